@@ -12,7 +12,7 @@ from headrace.data.schema import Schema, Type
 def default_from_json(schema: Schema, tree: Any) -> Any:
     """Return the default value of `schema` from the parsed JSON `tree`.
 
-    Returns None for structs, arrays and maps: their defaults are lost.
+    Returns None for structs, arrays and maps, so their defaults are lost.
     """
     if tree is None or schema.type in (Type.STRUCT, Type.ARRAY, Type.MAP):
         return None

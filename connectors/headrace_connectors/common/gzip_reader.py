@@ -14,9 +14,9 @@ _GZIP = 31
 
 
 class GzipReader:
-    """Reads the content of gzip data with bounded memory. Data without any bytes has no content, as in Python's gzip.
+    """Reads the content of gzip data with bounded memory. Empty data has empty content, as in Python's gzip.
 
-    Python's GzipFile discards the content that it has decompressed in the same call before it finds the damage.
+    Python's GzipFile is not used: when it finds damage, it discards the content that it decompressed in the same call.
     """
 
     def __init__(self, read_raw: Callable[[int], bytes]) -> None:

@@ -77,7 +77,7 @@ class ParquetRows:
     def read(self, count: int) -> list[tuple[Any, ...]]:
         """Return the next `count` rows, or fewer at the end of the file and before a row that cannot be read.
 
-        Raises DataError if the first of these rows cannot be read. All later rows cannot be read either.
+        Raises DataError if the next row cannot be read. No later row can be read then.
         """
         if self._error is not None:
             raise self._error
@@ -192,7 +192,7 @@ def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
 
 
 def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that converts PyArrow's Python values to values of rows, or None if they are equal."""
+    """Return a function that converts PyArrow's Python values to values of rows, or None if they need no conversion."""
     if pa.types.is_struct(type_):
         names = [field.name for field in type_]
         inner = [_converter(field.type) or _same for field in type_]

@@ -43,7 +43,7 @@ class Encoded(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The encoded records of a batch, and the errors of bad records by index. All other records are skipped."""
+    """The encoded records of a batch, and the errors of bad records, by index. Records with neither are skipped."""
 
     encoded: list[Encoded]
     errors: dict[int, Exception]

@@ -1,13 +1,13 @@
 """Determines the outcome of each operation of a bulk request from the server's response. No I/O and no clock.
 
-- If the document has the same external version as the record, or the document of a `create` exists, the record is
-  already stored. The server reports a version conflict in this case.
+- If the document has the same external version as the record, or the document of a `create` operation exists already,
+  the record is already stored. The server reports a version conflict in this case.
 - If the document has a higher version than the record, the server reports a version conflict, too. The record is not
   stored.
 - An `update` with a version conflict is repeated.
 - An operation with the status 429, 502, 503 or 504 is repeated, because these statuses are temporary.
 - The error types in `MALFORMED` are errors in the document. `behavior.on.malformed.documents` determines what happens.
-- Every other error fails the task.
+- Every other error causes the task to fail.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def _conflict(reason: str) -> Outcome:
 def indexes_to_retry(outcomes: Sequence[Outcome], ids: Sequence[str | None], is_ordered: bool) -> list[int]:
     """Return the indexes of the operations to repeat, in ascending order.
 
-    If operations have no version (`is_ordered`), all later operations on the same document are repeated, too.
+    If `is_ordered` is true, the operations have no versions. All later operations on the same document are then
+    repeated, too.
     """
     again: list[int] = []
     repeated: set[str] = set()

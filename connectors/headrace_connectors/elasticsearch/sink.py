@@ -92,7 +92,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         return {partition: self._stored(partition, offset) for partition, offset in offsets.items()}
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Discard the partitions' records that are not sent. The partitions' next owner reads these records again."""
+        """Discard the records of `partitions` that are not sent. The next owner of the partitions reads them again."""
         if self._writer is not None:
             for partition in partitions:
                 for run in self._runs.pop(partition, ()):
@@ -108,7 +108,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     # -- encoding
 
     def _prepare(self, batch: SinkBatch, start: int, errors: dict[int, Exception]) -> list[Operation]:
-        """Return the operations of a batch. Add the errors of bad records to `errors`, by their index in the `put`."""
+        """Return the operations of a batch. Add the error of each bad record to `errors`, by its index in the `put`."""
         from headrace_connectors.elasticsearch.writer import Operation, Run
 
         try:

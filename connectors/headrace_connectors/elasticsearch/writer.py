@@ -1,8 +1,8 @@
 """Sends operations in bulk requests from several threads, and tracks which records are stored.
 
 Operations wait in one queue. A thread sends the first operations of the queue when they fill a bulk request, when the
-oldest operation has waited for `linger.ms`, or at a flush. Operations without a version (`is_ordered`) of the same
-document are never in flight in two requests at the same time. The first fatal error stops all threads.
+oldest operation has waited for `linger.ms`, or at a flush. If operations have no version (`is_ordered`), two requests
+in flight never contain operations on the same document. The first fatal error stops all threads.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class BulkWriter:
         return [] if self._is_stopped else kept
 
     def _apply(self, operations: Sequence[Operation], outcomes: Sequence[Outcome]) -> tuple[list[Operation], str]:
-        """Complete the operations with a final outcome. Return the operations to retry, and why to retry them."""
+        """Complete the operations that have a final outcome. Return all other operations, and why to retry them."""
         again = indexes_to_retry(outcomes, [each.document_id for each in operations], self._is_ordered)
         repeated = set(again)
         for operation, outcome in zip(operations, outcomes, strict=True):
@@ -257,7 +257,7 @@ class BulkWriter:
         ], f"{where}{operations[again[0]].position}: {reasons[0]}" if again else ""
 
     def _warn_about_newer_document(self, operation: Operation, reason: str) -> None:
-        """Log the first conflict of each partition: the server may have documents of a topic that was recreated."""
+        """Log the first version conflict of each partition, because it may be an effect of recreating the topic."""
         with self._changed:
             is_first = operation.run.partition not in self._with_newer_documents
             self._with_newer_documents.add(operation.run.partition)

@@ -24,7 +24,7 @@ def _check_encoding(name: str) -> None:
 
 
 def character(text: str) -> str:
-    """Return the character that a configuration value means. `tab` means a tab, because values are trimmed."""
+    """Return the character that a configuration value means. `tab` means a tab character."""
     return "\t" if text.lower() == "tab" else text
 
 

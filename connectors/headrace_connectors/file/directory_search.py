@@ -24,7 +24,8 @@ _CHUNK = 500
 class FileState(NamedTuple):
     """The state that identifies a file's content in a source offset: size in bytes, and time of modification in us.
 
-    A float64 of a JSON tool can represent such a number of microseconds exactly, but not of nanoseconds.
+    The unit is microseconds, because JSON tools may parse numbers as float64. A float64 cannot represent a time of
+    modification in nanoseconds exactly.
     """
 
     size: int
@@ -53,7 +54,7 @@ class FoundFile(NamedTuple):
 
 
 def partition_of(name: str) -> dict[str, str]:
-    """Return the source partition of a file; a name that is not valid Unicode is written as hexadecimal digits."""
+    """Return the source partition of a file. A name that is not valid Unicode is written as hexadecimal digits."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -62,12 +63,12 @@ def partition_of(name: str) -> dict[str, str]:
 
 
 def printable(path: str) -> str:
-    """Return a path for logs and error texts: control characters, and bytes that are not UTF-8, are escaped."""
+    """Return a path for logs and error texts, in which control characters and bytes that are not UTF-8 are escaped."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in path)
 
 
 class FileSelection(NamedTuple):
-    """Defines which files a task reads, in which order."""
+    """Defines which files a task reads, and in which order."""
 
     directory: str
     patterns: Sequence[str]
@@ -116,9 +117,9 @@ class DirectorySearch:
     ) -> None:
         """Prepare a search.
 
-        `is_in_progress` returns whether a file was read to the end, but its last offset is not stored yet.
-        `on_finished` is called for each file that was read to the end according to its stored offset. `on_unreadable`
-        is called for each subdirectory that cannot be listed.
+        `is_in_progress` returns True if a file was read to the end and its last offset is not stored yet. `on_finished`
+        is called for each file that was read to the end according to its stored offset. `on_unreadable` is called for
+        each subdirectory that cannot be listed.
         """
         self._selection = selection
         self._read_offsets = read_offsets
@@ -131,7 +132,7 @@ class DirectorySearch:
         self._steps = self._run()
 
     def step(self, is_due: Callable[[], bool]) -> bool:
-        """Continue the search until it is complete or `is_due` returns True; return whether it is complete.
+        """Continue the search until it is complete or `is_due` returns True. Return whether the search is complete.
 
         Raises OSError if the directory cannot be listed.
         """
@@ -156,7 +157,7 @@ class DirectorySearch:
         self._add(chunk)
 
     def _entries(self) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
-        """Yield the path of each directory entry, and the entry itself if its name belongs to this task, else None."""
+        """Yield the path of each directory entry. The entry itself follows if this task reads it, and otherwise None."""
         selection, directories = self._selection, [""]
         while directories:
             prefix = directories.pop()

@@ -54,11 +54,11 @@ _OFFSET_TYPES = {"position": int, "line": int, "errors": int, "complete": bool, 
 
 
 class _StoppedError(Exception):
-    """The task was stopped while it skipped the records of a file that it had read before a restart."""
+    """The task was stopped while it skipped records that it had already read before its restart."""
 
 
 class _FileChangedError(Exception):
-    """Another program has changed the file while it was read."""
+    """Another program has changed the file while the task was reading it."""
 
 
 class _Reading:
@@ -76,8 +76,8 @@ class _Reading:
     def check_unchanged(self) -> None:
         """Raise _FileChangedError if the file has changed since it was opened.
 
-        The state of the file that was opened is never replaced, because it is stored in the source offset: an offset
-        with the state of the new content would say that this content was read.
+        The state of the file is determined when the file is opened, and stored in the source offset. It is never
+        updated: an offset with the state of the new content would mean that the new content was read.
         """
         if self.descriptor < 0:
             return
@@ -89,7 +89,7 @@ class _Reading:
             raise _FileChangedError
 
     def offset(self, *, is_complete: bool) -> dict[str, Any]:
-        """Return the source offset after the records that were read; `is_complete` marks the end of the file."""
+        """Return the source offset after the records that were read. `is_complete` is true at the end of the file."""
         reader = self.reader
         return {
             "position": 0 if reader is None else reader.position,
@@ -184,7 +184,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     # -- finding
 
     def _open_next(self) -> bool:
-        """Open the next file; return False if no file is found. If no file is known, continue the search or wait."""
+        """Open the next file. If none is known, first continue the search or wait. Return False if no file is found."""
         if not self._found:
             self._continue_search()
         while self._found:
@@ -306,7 +306,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         return self._batch(reading, values, is_complete=reading.reader.is_at_end)
 
     def _batch(self, reading: _Reading, values: Values, *, is_complete: bool) -> SourceBatch:
-        """Return a batch of these values with the source offset after them; close the file if it is complete."""
+        """Return a batch of `values` with the source offset after them. Close the file if `is_complete` is true."""
         batch = SourceBatch(
             self.config.topic, values,
             value_schema=None if reading.reader is None else reading.reader.schema,
@@ -331,7 +331,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     # -- errors
 
     def _skip_record(self, reading: _Reading, error: BadRecordError) -> SourceBatch:
-        """Skip an invalid record if errors.tolerance=all; otherwise raise DataError."""
+        """Skip an invalid record if errors.tolerance=all. Otherwise, raise DataError."""
         reader = reading.reader
         assert reader is not None
         text = f"File {self._path(reading)}, {reader.unit} {error.line}: {error}"
@@ -344,7 +344,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         return self._batch(reading, [], is_complete=False)
 
     def _skip_rest(self, reading: _Reading, error: FileError) -> SourceBatch:
-        """Skip the remaining part of a damaged file if errors.tolerance=all; otherwise raise DataError."""
+        """Skip the remaining part of a damaged file if errors.tolerance=all. Otherwise, raise DataError."""
         text = f"File {self._path(reading)}: {error}"
         if not self._tolerates_errors:
             raise DataError(f"{text}. Correct or remove the file, or set errors.tolerance=all to skip it") from error
@@ -356,7 +356,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     def _report(self, reading: _Reading, text: str) -> None:
         """Report a skipped record for the metrics and the dead letter queue.
 
-        The value of the reported record is the error.
+        The value of the reported record is `text`, which describes the error.
         """
         record = SourceRecord(
             topic=self.config.topic,
@@ -368,7 +368,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self.context.report_skipped(record, DataError(text))
 
     def _retry(self, reading: _Reading, reason: str) -> None:
-        """Close the file and wait; the next poll opens the file again, at the next record."""
+        """Close the file and wait. The next poll opens the file again and continues at the next record."""
         self._failures += 1
         if self._failures == 1 or self._failures % 60 == 0:
             path = self._path(reading)

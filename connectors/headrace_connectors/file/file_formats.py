@@ -28,7 +28,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class BadRecordError(DataError):
-    """A record is invalid; `line` is the number of its line (in a Parquet file: of its row), counted from 1."""
+    """A record is invalid. `line` is the number of its line, or of its row in a Parquet file, counted from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
         self.line = line
@@ -43,7 +43,7 @@ class RecordReader(ABC):
 
     @abstractmethod
     def read(self, count: int) -> Values:
-        """Return at most `count` values. The result can have fewer values before the end of the file, too.
+        """Return at most `count` values. The result may have fewer than `count` values anywhere in the file.
 
         The result is empty only at the end of the file.
 
@@ -138,7 +138,7 @@ class LinesReader(_TextReader):
 
 
 class JsonReader(_TextReader):
-    """Reads a text file in which each line is a JSON document; empty lines are skipped."""
+    """Reads a text file in which each line is a JSON document. Empty lines are skipped."""
 
     def __init__(self, lines: RecordLines) -> None:
         super().__init__(lines)
@@ -206,7 +206,7 @@ class _CsvLines(Iterator[str]):
 
 
 class CsvReader(_TextReader):
-    """Reads a CSV file, each record of which becomes a struct; empty lines are skipped."""
+    """Reads a CSV file. Each of its records becomes a struct. Empty lines are skipped."""
 
     def __init__(self, lines: RecordLines, config: DirectorySourceConfig) -> None:
         """Read the header. Raises FileError."""
@@ -282,8 +282,9 @@ class CsvReader(_TextReader):
     def _next_row(self, *, has_rows: bool = False) -> list[str] | None:
         """Return the fields of the next record, or None at the end of the file.
 
-        Raises BadRecordError if the record is invalid; the next call then continues after the record's first line.
-        With `has_rows`, the caller has rows to return first: if the record's first line is too long, return None.
+        Raises BadRecordError if the record is invalid. The next call then continues after the record's first line. If
+        `has_rows` is true, the caller must first return earlier rows. In this case, return None if the record's first
+        line is too long.
         """
         source = self._csv_lines
         row: list[str] = []
@@ -314,7 +315,7 @@ class CsvReader(_TextReader):
         return row
 
     def _unquoted_column(self, record: list[bytes]) -> int:
-        """Return the number of the first field with invalid quotes, 0 if there is no such field."""
+        """Return the number of the first field with invalid quotes, or 0 if there is no such field."""
         text, column, place = b"\n".join(record).decode(self._csv_lines.encoding, "replace"), 1, 0
         while place < len(text):
             if text[place] == self._quote:
@@ -349,7 +350,7 @@ class CsvReader(_TextReader):
 
 
 class ParquetReader(RecordReader):
-    """Reads a Parquet file, each row of which becomes a struct."""
+    """Reads a Parquet file. Each of its rows becomes a struct."""
 
     unit = "row"
 
@@ -395,7 +396,7 @@ def text_reader(lines: RecordLines, config: DirectorySourceConfig) -> RecordRead
 
 
 def _parquet_error(error: Exception) -> FileError | TemporaryFileError:
-    """Return the error of a file that PyArrow cannot read. PyArrow's own errors have no errno."""
+    """Return the error for a file that PyArrow cannot read. Only errors of the file system have an errno."""
     cause = error.__cause__ or error
     if isinstance(cause, OSError) and cause.errno is not None:
         return TemporaryFileError(str(cause))

@@ -68,5 +68,5 @@ def _end_of_last_line(data: bytes, start: int, stop: int) -> int:
 
 
 def _end_of_first_line(data: bytes, start: int) -> int:
-    """Return the index after the first line that begins at `start`. This line must have a terminator."""
+    """Return the index after the line that begins at `start`. The line must have a terminator."""
     return start + len(data[start:].splitlines(keepends=True)[0])

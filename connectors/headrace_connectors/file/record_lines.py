@@ -18,7 +18,7 @@ _SKIP_BYTES = 16 * 1024 * 1024
 
 
 class FileError(DataError):
-    """A file is damaged: the task cannot read it, or cannot read it further."""
+    """A file is damaged. The task cannot read it, or cannot read the part after the damage."""
 
 
 class TemporaryFileError(Exception):
@@ -48,9 +48,9 @@ class RecordLines:
         self.line = 0
 
     def skip_to(self, position: int, line: int, should_go_on: Callable[[], bool] = lambda: True) -> bool:
-        """Continue at `position`, the position after `line` lines; return whether the position was reached.
+        """Continue at `position`, which follows the first `line` lines. Return whether the position was reached.
 
-        In a compressed file, this takes time: stop and return False when `should_go_on` returns False.
+        In a compressed file, this takes time. If `should_go_on` returns False in the meantime, stop and return False.
         """
         try:
             if isinstance(self._stream, GzipReader):
@@ -78,7 +78,7 @@ class RecordLines:
         return self._is_at_end and not self._lines
 
     def take(self, count: int) -> list[bytes]:
-        r"""Return one to `count` lines without their `\n`, or no lines at the end of the file.
+        r"""Return between 1 and `count` lines, without their `\n`. At the end of the file, return an empty list.
 
         Raises LineTooLongError if the next line is too long; `skip_long_line` skips it.
         """
@@ -117,7 +117,7 @@ class RecordLines:
         return LineTooLongError(f"the line has more than record.max.bytes={self._limit} bytes")
 
     def push_back(self, lines: list[bytes]) -> None:
-        """Undo `take` for the last lines that it returned; the next `take` returns these lines again."""
+        """Undo `take` for the last lines that it returned. The next call of `take` returns these lines again."""
         self._lines.extendleft(reversed(lines))
         self.position -= sum(map(len, lines)) + len(lines)
         self.line -= len(lines)

@@ -29,7 +29,7 @@ class ConnectionConfig(Protocol):
 
 
 def check_credentials_provider(name: str) -> None:
-    """Raise ValueError for a class other than Confluent's default, which reads connection.user and .password."""
+    """Raise ValueError unless `name` is Confluent's default provider, which reads connection.user and .password."""
     if name and name.rpartition(".")[2] != _DEFAULT_CREDENTIALS_PROVIDER:
         raise ValueError(
             "credentials providers are not supported: set connection.user and connection.password, with a config "
@@ -75,7 +75,7 @@ def credentials(url: JdbcUrl, config: ConnectionConfig) -> Credentials:
 
 
 def missing_driver(url: JdbcUrl, connection_url: str, error: ModuleNotFoundError) -> ConfigError:
-    """Return the error for a missing driver; the message names the package to install."""
+    """Return the error for a missing driver. The message names the package to install."""
     extra = _EXTRAS.get(url.dialect)
     packages = f'"headrace[{extra}]"' if extra else str(error.name)
     reason = f"needs the Python package {error.name}: pip install {packages}"

@@ -451,7 +451,7 @@ _DECODERS: Mapping[int, Callable[[str], Any]] = {
 
 
 def _decoders(zero_dates: str) -> dict[int, Any]:
-    """Return PyMySQL's decoders of values for a value of the property zeroDateTimeBehavior."""
+    """Return the decoders for PyMySQL. `zero_dates` is the value of the property zeroDateTimeBehavior."""
     found: dict[Any, Any] = {**conversions, **_DECODERS, FIELD_TYPE.TIME: _time}
     if zero_dates != "EXCEPTION":
         found |= {code: _with_zero_dates(decode, zero_dates) for code, decode in _DECODERS.items()}

@@ -103,7 +103,7 @@ def mysql_properties(properties: Mapping[str, str], *, is_mariadb: bool) -> Mysq
 
 
 def _ssl_arguments(security: Mapping[str, str], is_mariadb: bool) -> dict[str, Any]:
-    """Return the arguments for the properties, whose names are in lower case."""
+    """Return PyMySQL's arguments for the properties in `security`. The names of the properties are in lower case."""
     authority = next((security[name] for name in _AUTHORITIES if name in security), None)
     mode = _mode_of_switches(security, is_mariadb)
     if "sslmode" in security:
@@ -118,7 +118,7 @@ def _ssl_arguments(security: Mapping[str, str], is_mariadb: bool) -> dict[str, A
 
 
 def _mode_of_switches(security: Mapping[str, str], is_mariadb: bool) -> str | None:
-    """Return the mode that the drivers derive from the properties that preceded sslMode."""
+    """Return the mode that the drivers derive from the older properties that sslMode has replaced."""
 
     def is_on(name: str) -> bool:
         return _is_true(security.get(name, "false"))

@@ -40,8 +40,8 @@ class OffsetColumns:
     def round_down(self, instant: dt.datetime) -> dt.datetime:
         """Return `instant`, rounded down to a multiple of `timestamp_unit`.
 
-        Until this unit of time has ended, further rows may be written with the same timestamp. A reader that has read
-        a timestamp does not read it again, so it may only read the timestamps before the current unit.
+        Until the current unit of time has ended, further rows may be written with the same timestamp. A reader that has
+        read a timestamp does not read it again, so it may only read the timestamps before the current unit.
         """
         return instant - (instant - _EPOCH) % self.timestamp_unit
 
@@ -55,10 +55,10 @@ def find_offset_columns(
 ) -> OffsetColumns:
     """Return the incrementing and timestamp columns that `config` names.
 
-    The incrementing column defaults to the table's only autoincrement column. `table` is the
-    table's qualified name, or empty for a custom query. Raises ConfigError with the configuration
-    key if a column does not exist, if a table's column has the wrong type, or if its incrementing column or all of its
-    timestamp columns are nullable.
+    The incrementing column defaults to the table's only autoincrement column. `table` is the table's qualified name, or
+    empty for a custom query. Raises ConfigError, which names the configuration key, if a column does not exist. For a
+    table, it is also raised if a column has the wrong type, if the incrementing column is nullable, or if all timestamp
+    columns are nullable.
     """
     source = f"table {table}" if table else "query"
     incrementing = _incrementing(config, table, source, columns) if config.uses_incrementing else None

@@ -1,8 +1,8 @@
 """Reads one table or one custom query in batches, starting after its committed source offset.
 
-In timestamp mode, a batch may end between rows with equal timestamps. The batch's source offset is
-then the latest earlier timestamp. After a restart, the reader re-reads all rows with the equal
-timestamps, so it skips none of them.
+In timestamp mode, a batch may end between rows with equal timestamps. The batch's source offset is then the last
+timestamp before theirs. After a restart, the reader reads all rows with the equal timestamps again, so it skips none of
+them.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TableReader:
         )
 
     def _complete_range(self) -> SourceBatch | None:
-        """Return a batch without rows, whose offset is the end of the key range. None: the reader has no key range."""
+        """Return a batch without rows, with the end of the key range as offset, or None if there is no key range."""
         if self.source.key_range is None:
             return None
         self.is_complete = True

@@ -213,6 +213,6 @@ def _type_name(column: JdbcColumn) -> str:
 
 
 def _location(table: str, column: JdbcColumn, row: Row, keys: Sequence[tuple[int, str]] = ()) -> str:
-    """Return the table, column and row of a value for error messages. The row is shown by its primary key, if any."""
+    """Return a value's table, column and row for error messages. The row is described by its primary key, if any."""
     key = ", ".join(f"{name}={row[index]!r:.60}" for index, name in keys)
     return f"{table}, column {column.name}, row {key or repr(row)[:120]}"

@@ -62,12 +62,12 @@ _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 class JdbcColumn:
     """A column of a table or query.
 
-    `schema` is the schema of the record's field. `convert` converts the driver's value to the field's
-    value, and is None if the two are equal. `binary` is true if the driver returns the same value for
-    binary and text format, so that the faster binary format can be used. `is_unsupported` is true if
-    the SQL type has no Connect type, so that the column is read as text. `is_key` is true if the
-    column belongs to the primary key. `fraction_digits` is the number of digits that a timestamp column
-    stores of fractions of a second, or 0 if it is unknown. `declared` is the SQL type for error messages.
+    `schema` is the schema of the record's field. `convert` converts the driver's value to the field's value, and is
+    None if the two are equal. `binary` is true if the driver returns the same value for binary and text format, so that
+    the faster binary format can be used. `is_unsupported` is true if the SQL type has no Connect type, so that the
+    column is read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits` is how many
+    digits of fractions of a second a timestamp column stores, or 0 if this is unknown. `declared` is the SQL type for
+    error messages.
     """
 
     name: str

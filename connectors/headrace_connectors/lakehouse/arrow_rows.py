@@ -112,9 +112,9 @@ class TopicRows:
     def to_table(self, columns: pa.Schema | None, *, metadata: bool) -> pa.Table | None:
         """Return rows for the table. If `metadata` is true, their first columns are the metadata columns.
 
-        `columns` are the columns of the table, or None if it does not exist yet. If the topic's record
-        layout is unknown because all records are tombstones, the rows have these columns. In this case,
-        returns None if `columns` is None.
+        `columns` are the columns of the table, or None if it does not exist yet. If the topic's record layout is
+        unknown because all records are tombstones, the rows have the columns of the table. In this case, returns None
+        if the table does not exist yet.
         """
         names, arrays = self._metadata() if metadata else ([], [])
         if self.values is not None:

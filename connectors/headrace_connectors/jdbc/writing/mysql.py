@@ -83,7 +83,7 @@ class MysqlDatabase(Database):
         return bool(error.args) and error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)
 
     def is_record_error(self, error: Exception) -> bool:
-        """Whether the error concerns the data of a row. PyMySQL itself rejects NaN and infinities, without a code."""
+        """Whether the error concerns the data of a row. PyMySQL's own errors for NaN and infinities have no code."""
         code = error.args[0] if error.args else None
         return isinstance(error, (pymysql.DataError, pymysql.IntegrityError)) or (
             code in _OF_RECORDS if isinstance(code, int) else isinstance(error, pymysql.ProgrammingError)

@@ -136,7 +136,7 @@ class PostgresqlDatabase(Database):
         return super().column_type(column)
 
     def literal(self, schema: Schema, value: Any) -> str:
-        """Return the value's text in quotes; PostgreSQL converts it to the type of the column."""
+        """Return the value's text in quotes. PostgreSQL converts it to the type of the column."""
         return "'" + str(_text_of(schema, self.zone)(value)).replace("'", "''") + "'"
 
     def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
@@ -205,8 +205,9 @@ class PostgresqlDatabase(Database):
     def _copy_new_rows(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> bool:
         """Try to copy rows to the table itself. Return False, without changes, if a row exists or no attempt is due.
 
-        COPY is a fifth faster than an upsert if all rows are new. EXPLAIN of the upsert comes first: it fails like the
-        upsert if the table has no unique constraint for the keys, and locks the constraint until the transaction ends.
+        COPY is a fifth faster than an upsert if all rows are new. This method first runs EXPLAIN of the upsert. EXPLAIN
+        fails, as the upsert would, if the table has no unique constraint for the keys. It also locks the constraint
+        until the transaction ends.
         """
         attempts = self._copies.setdefault(target, _CopyAttempts())
         if not attempts.is_due or target.table.kind not in ("TABLE", "PARTITIONED TABLE"):
@@ -230,7 +231,8 @@ class PostgresqlDatabase(Database):
     ) -> str:
         """Copy rows to a temporary table with the target's columns, and return the table's name.
 
-        With `has_sequence`, the last values are those of a further column, which contains the order of the rows.
+        If `has_sequence` is true, the last element of `values` belongs to an additional column, which contains the
+        order of the rows.
         """
         names = (*target.names, _SEQUENCE) if has_sequence else target.names
         stage = self._staged.get(target)
@@ -252,8 +254,8 @@ class PostgresqlDatabase(Database):
 class _CopyAttempts:
     """Decides which upserts to a table first try to copy the rows.
 
-    The first failed copy makes one upsert skip the attempt, and each further failure twice as many as before (at most
-    1024), because updates of existing rows rarely stop soon.
+    After the first failed copy, one upsert skips the attempt. After each further failure, twice as many upserts as
+    before skip it, at most 1024. The reason is that updates of existing rows are usually followed by more such updates.
     """
 
     def __init__(self) -> None:
@@ -270,11 +272,11 @@ class _CopyAttempts:
         self._to_skip = max(0, self._to_skip - 1)
 
     def succeeded(self) -> None:
-        """Record a successful copy: the next failure skips only one attempt."""
+        """Record a successful copy. After the next failure, only one upsert skips the attempt."""
         self._next_pause = 1
 
     def failed(self) -> None:
-        """Record a failed copy: skip the next attempts, twice as many as after the previous failure."""
+        """Record a failed copy. Twice as many upserts as after the previous failure now skip the attempt."""
         self._to_skip = self._next_pause
         self._next_pause = min(2 * self._next_pause, _COPY_ATTEMPTS_SKIPPED_MAX)
 

@@ -113,7 +113,7 @@ def _schema_name(schema: Schema | None) -> str:
 
 
 def _uniform_parts(batch: SinkBatch) -> Iterator[tuple[int, SinkBatch]]:
-    """Split the batch into parts in which either all values or no values are null, and likewise the keys.
+    """Split the batch into parts. In each part, the values are all null or all not null, and so are the keys.
 
     Yields (index of the part's first record, part).
     """

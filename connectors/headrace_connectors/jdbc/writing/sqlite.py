@@ -77,7 +77,7 @@ class SqliteDatabase(Database):
         return isinstance(error, sqlite3.OperationalError) and code & _PRIMARY_CODE in TRANSIENT_CODES
 
     def check_connection(self) -> None:
-        """Open the file if it exists; otherwise check that it can be created. Raises the driver's exception."""
+        """Open the file if it exists. Otherwise, check that it can be created. Raises the driver's exception."""
         path = Path(self.url.database)
         if path.exists():
             super().check_connection()
@@ -93,7 +93,7 @@ class SqliteDatabase(Database):
         return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
     def is_record_error(self, error: Exception) -> bool:
-        """Whether the error concerns the data of a row: a constraint, a size or a type of Python."""
+        """Whether the error concerns the data of a row: a constraint, a size, or an unsupported Python type."""
         return not isinstance(error, sqlite3.OperationalError) and type(error) is not sqlite3.DatabaseError
 
     def is_forbidden(self, error: Exception) -> bool:
@@ -158,7 +158,7 @@ class SqliteDatabase(Database):
 
 
 def _stores_text(declared: str) -> bool:
-    """Whether a column of this type stores text unchanged: whether its affinity is TEXT or BLOB."""
+    """Whether a column of this type stores text unchanged. This is so if its affinity is TEXT or BLOB."""
     return "INT" not in declared and (not declared or any(name in declared for name in _TEXT_TYPES))
 
 

@@ -30,7 +30,7 @@ class TableCache:
         self._targets.clear()
 
     def target(self, connection: Connection, run: Run) -> Target | None:
-        """Return the target of a run, or None if there is nothing to delete, because the table does not exist yet.
+        """Return the target of a run, or None if the run deletes rows of a table that does not exist yet.
 
         Call this method only while no transaction is open. Raises DataError if the table or a column is missing and may
         not be created, ConnectError if the user lacks the privilege for this, and the driver's exception if the

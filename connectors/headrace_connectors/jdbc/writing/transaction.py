@@ -36,10 +36,10 @@ class Writer:
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
         """Write the runs, commit the transaction, and return the errors of rejected records by index.
 
-        If a table or column was dropped after the task had found it, this method writes all runs again, and first
-        creates the table or column if the configuration allows this. If errors are not tolerated, raises RecordErrors
-        with the first rejected record instead. Raises the driver's exception for an error that does not concern the
-        data of a record. After an exception, the caller must roll back the transaction.
+        If a table or column was dropped after the task had found it, this method creates it again, if the configuration
+        allows this, and writes all runs again. If errors are not tolerated, raises RecordErrors with the first rejected
+        record instead. Raises the driver's exception for an error that does not concern the data of a record. After an
+        exception, the caller must roll back the transaction.
         """
         try:
             return self._write(runs)
