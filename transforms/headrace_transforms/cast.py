@@ -25,7 +25,7 @@ _PURPOSE = "cast types"
 
 
 def _parse_spec(spec: list[str]) -> dict[str | None, Type]:
-    """Return the target types by field name; the name None stands for the whole value. Raises ValueError."""
+    """Return the target types by field name. The name None stands for the whole value. Raises ValueError."""
     if not spec:
         raise ValueError("Must specify at least one field to cast.")
     casts: dict[str | None, Type] = {}

@@ -20,9 +20,10 @@ class FieldReference(NamedTuple):
     new_name: str
 
     def find(self, event: Schema) -> tuple[Schema, Callable[[Any], Any]] | None:
-        """Return an optional copy of the field's schema, and a function that returns the field's value in an event.
+        """Return the field's schema, made optional, and a function that returns the field's value in an event.
 
-        If the parent struct does not contain the field, the event itself is searched. Returns None if it is not found.
+        If the parent struct does not contain the field, the event itself is searched. Returns None if no field is
+        found.
         """
         parent = event.field(self.parent) if self.parent else None
         if parent is not None and parent.schema.type is Type.STRUCT:

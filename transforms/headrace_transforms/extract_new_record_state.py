@@ -4,7 +4,7 @@ This transform behaves like io.debezium.transforms.ExtractNewRecordState of Debe
 with a schema name that ends with ``.Envelope``. Its fields are ``before``, ``after``, ``source``, ``op``, ``ts_ms``
 and ``transaction``. Records that are neither change events nor tombstones stay unchanged.
 
-An event without ``before`` and ``after`` is dropped. Debezium sends this event if a table is truncated.
+An event with neither ``before`` nor ``after`` is dropped. Debezium sends such an event if a table is truncated.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class _Envelope(NamedTuple):
     row_schema: Schema
     headers: list[tuple[str, Schema, Callable[[Any], Any]]]
     build: Callable[[Any, Any, bool], tuple[Any, ...]]
-    """Returns the new row of an event, of its row before or after the change, and whether the row was deleted."""
+    """Returns the new row. Its arguments are the event, the row before or after the change, and whether the row was
+    deleted."""
     schema: Schema
     topic: Callable[[Any], str | None] | None
 

@@ -76,7 +76,7 @@ class KeyOrValue(ListTransformation[C]):
     """Whether null keys or values stay unchanged and keep their schema."""
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
-        """Return the new schema and values. `batch` has the topic and all other attributes. Raises DataError."""
+        """Return the new schema and values. `batch` has all other attributes of the records. Raises DataError."""
         raise NotImplementedError
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:

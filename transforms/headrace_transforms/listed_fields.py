@@ -12,9 +12,10 @@ from headrace_transforms.key_or_value import SchemaCache, copy_basics
 
 
 class ListedFieldDropper:
-    """Removes the fields that a header of a record lists. They are removed from the value and, if `from_key`, the key.
+    """Removes the fields that a header lists from the value of a record and, if `from_key` is true, from its key.
 
-    If `only_optional`, fields that are not optional are kept, so that the new schema is compatible with the old schema.
+    If `only_optional` is true, only optional fields are removed, so that the new schema is compatible with the old
+    schema.
     """
 
     def __init__(self, header_key: str, from_key: bool, only_optional: bool) -> None:

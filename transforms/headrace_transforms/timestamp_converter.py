@@ -109,7 +109,7 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         return lambda value: None if value is None else write(read(value))
 
     def _rounded(self, value: Any) -> Any:
-        """Round a Unix timestamp in the configured unit towards zero to whole milliseconds."""
+        """Round a Unix timestamp, which is in the configured unit, to whole milliseconds, towards zero."""
         if value is None:
             return None
         _require(int, value, "Unix timestamp to be a Long")

@@ -24,7 +24,7 @@ class GzipReader:
         self._read_raw = read_raw
         self._member = zlib.decompressobj(_GZIP)
         self._is_in_member = False
-        """Whether bytes of the current member were read, but not all of them."""
+        """Whether some bytes of the current member were read, but not all."""
         self._raw = b""
         self._error: DataError | None = None
 

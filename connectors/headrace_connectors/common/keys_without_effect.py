@@ -12,7 +12,7 @@ class ConfigWithIgnoredKeys(Config):
     """The base class of configurations that accept keys without effect."""
 
     without_effect: ClassVar[Mapping[str, str]] = {}
-    """The reason for each key, or for a prefix with its dot."""
+    """For each key, or for each prefix that ends with a dot, the reason why it has no effect."""
 
     def warnings_about_keys(self) -> list[str]:
         """Return one warning for each key that is set and has no effect."""

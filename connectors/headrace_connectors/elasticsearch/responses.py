@@ -36,7 +36,7 @@ class Verdict(Enum):
 
     STORED = 0
     NEWER = 1
-    """The document has a higher version. A later record of the key was faster, or other records wrote the document."""
+    """The document has a higher version. A later record of the key was stored first, or other records wrote it."""
     RETRY = 2
     MALFORMED = 3
     FATAL = 4

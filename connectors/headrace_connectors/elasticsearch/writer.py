@@ -59,7 +59,7 @@ class Operation(NamedTuple):
 
 
 OnMalformed = Callable[[Operation, ConnectError], None]
-"""Handles a document that the server rejected; raises ConnectError to fail the task. Called from several threads."""
+"""Handles a document that the server rejected. Raises ConnectError to fail the task. Called from several threads."""
 
 
 class BulkWriter:
@@ -183,7 +183,7 @@ class BulkWriter:
                         bulk = self._next_bulk()
                         if bulk:
                             return bulk
-                        wait_s = None  # the first operation's document is in flight, and its end notifies this thread
+                        wait_s = None  # a request with the same document is in flight, and its end notifies this thread
                 else:
                     self._is_flushing = False
                 self._changed.wait(wait_s)

@@ -128,7 +128,7 @@ class DirectorySearch:
         self._on_unreadable = on_unreadable
         self._found: list[FoundFile] = []
         self.is_truncated = False
-        """Whether there are more files than were kept: search again after these."""
+        """Whether the search found more files than it kept. Another search must then follow."""
         self._steps = self._run()
 
     def step(self, is_due: Callable[[], bool]) -> bool:
@@ -157,7 +157,7 @@ class DirectorySearch:
         self._add(chunk)
 
     def _entries(self) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
-        """Yield the path of each directory entry. The entry itself follows if this task reads it, and otherwise None."""
+        """Yield (path, entry) for each entry of the directory. `entry` is None unless this task reads the file."""
         selection, directories = self._selection, [""]
         while directories:
             prefix = directories.pop()

@@ -248,7 +248,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     # -- reading
 
     def _open(self, found: FoundFile) -> bool:
-        """Open a file. Return False if the file must not be read now; a later search then finds it again."""
+        """Open a file. Return False if the file must not be read now. A later search then finds it again."""
         path = os.path.join(self.config.directory, found.name)
         self._start = found.offset
         try:
@@ -389,7 +389,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
 
 
 class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
-    """Starts `tasks.max` tasks; each task reads a share of the files."""
+    """Starts `tasks.max` tasks. Each task reads a share of the files."""
 
     task_class = DirectorySourceTask
 

@@ -34,7 +34,7 @@ class FinishedFiles:
         return self._action != "keep" or bool(error_count and self._errors)
 
     def finish(self, name: str, state: FileState, error_count: int) -> bool:
-        """Move or delete a file and its marker, if that is configured; return whether the file is no longer in place.
+        """Move or delete a file and its marker, if configured. Return whether the file is no longer in place.
 
         The marker is moved or deleted first. Otherwise, a crash could leave a marker behind, and a later file with the
         same name would be read too early. Raises ConnectError.

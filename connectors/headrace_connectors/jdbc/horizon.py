@@ -57,7 +57,7 @@ class Horizon:
         now = self._database.now(connection)
         running = self._database.running_transactions(connection)
         if not running.has_prepared:
-            # A transaction that is prepared now was running at the last call, or has started after it.
+            # A transaction that is prepared now was running at the last call, or has started after that call.
             self._last = min(now, running.oldest or now) - MARGIN
         return self._last or dt.datetime.min.replace(tzinfo=dt.UTC)
 

@@ -35,7 +35,7 @@ class JdbcUrl:
     port: int | None = None
     properties: dict[str, str] = field(default_factory=dict)
     hosts: tuple[tuple[str, int | None], ...] = ()
-    """The hosts and ports, if there are several; then `host` contains all of them."""
+    """The hosts and ports, if there are several. In this case, `host` contains all of them."""
     is_sqlalchemy: bool = False
     """Whether the URL is one of SQLAlchemy instead of a JDBC URL."""
 

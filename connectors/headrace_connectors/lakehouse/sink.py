@@ -52,7 +52,8 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
     def start(self, config: LakehouseSinkConfig) -> None:
         """Validate the effective value converter, and check that the directories are writable.
 
-        Only the task can check these, because they depend on the worker. Raises ConfigErrors if there are errors.
+        Only the task can perform these checks, because they depend on the worker. Raises ConfigErrors if there are
+        errors.
         """
         self._config = config
         value = ValueFormat(self.context.props)

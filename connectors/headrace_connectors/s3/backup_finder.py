@@ -44,7 +44,7 @@ class ListedKeys(Protocol):
 
 
 ListPage = Callable[..., ListedKeys]
-"""`Bucket.list_page`: prefix, delimiter, start_after, token."""
+"""`Bucket.list_page`, with the arguments prefix, delimiter, start_after and token."""
 
 
 class BackupObject(NamedTuple):
@@ -101,10 +101,11 @@ class BackupFinder:
         prefixes: Sequence[str] = (),
         tombstones: str = "tombstone",
     ) -> None:
-        """`root` is ``topics.dir`` with a delimiter at the end; `share` is (number of this task, number of tasks).
+        """`root` is ``topics.dir`` with a delimiter at the end. `share` is (number of this task, number of tasks).
 
-        If `prefixes` is not empty, only keys that begin with one of them are read; no prefix begins with another one.
-        `tombstones` is the name of the folders for records with null values, which contain only keys and headers.
+        If `prefixes` is not empty, only keys that begin with one of the prefixes are read. No prefix may begin with
+        another prefix. `tombstones` is the name of the folders for records with null values, which contain only keys
+        and headers.
         """
         self._list = list_page
         self._names = names

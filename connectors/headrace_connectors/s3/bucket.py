@@ -70,7 +70,7 @@ class Page(NamedTuple):
     folders: Sequence[str]
     """Prefixes that end with the delimiter."""
     token: str | None
-    """Continues the listing after this page; None for the last page."""
+    """The token with which the listing continues after this page, or None for the last page."""
     server_ms: int
     """When the server sent the response, by the server's clock."""
 

@@ -40,7 +40,7 @@ def partitioner_name(text: str) -> str | None:
 
 
 def extractor_name(text: str) -> str | None:
-    """Return Wallclock, Record or RecordField for such a name or its class name; None for another name."""
+    """Return Wallclock, Record or RecordField for this name or its class name, or None for any other name."""
     short = text.rsplit(".", 1)[-1].rpartition("$")[2].removesuffix("TimestampExtractor")
     return next((name for name in EXTRACTORS if name.lower() == short.lower()), None)
 

@@ -55,10 +55,10 @@ class FileFinder:
         starting_ms: int = 0,
         settle_ms: int = 0,
     ) -> None:
-        """`positions` are the stored offsets by slot; `share` is (number of this task, number of tasks).
+        """`positions` are the stored offsets by slot. `share` is (number of this task, number of tasks).
 
-        Only keys that begin with one of `prefixes` are read; no prefix begins with another one.
-        `topic_of` returns the topic for an object's key, or None to skip the object.
+        Only keys that begin with one of `prefixes` are read. No prefix may begin with another prefix. `topic_of`
+        returns the topic for an object's key, or None to skip the object.
         """
         self._list = list_page
         self._prefixes = prefixes

@@ -32,7 +32,7 @@ class Encoded:
 
     @property
     def schemas(self) -> Sequence[Schema | None]:
-        """The schemas of the values and of each file; records with different ones are in different files."""
+        """The schema of the values, and of each file. Records with different schemas are written to different files."""
         return [self.schema, *(schema for schema, _ in self.sides)]
 
     def part(self, start: int, end: int) -> Encoded:
@@ -75,7 +75,7 @@ class PartitionFiles:
 
     config: S3SinkConfig
     create: Callable[[str, int, bool], Files]
-    """Creates the files for a directory, a first offset, and whether the records are tombstones."""
+    """Creates files. Its arguments are the directory, the first offset, and whether the records are tombstones."""
     open: dict[str, OpenFiles] = field(default_factory=dict)
     completed: deque[Completed] = field(default_factory=deque)
     _read_again_from: int | None = None
@@ -171,7 +171,7 @@ class PartitionFiles:
             self._next_rotation_ms = _next_multiple_in_day(now_ms, interval, self.config.zone)
 
     def complete(self) -> None:
-        """Complete all open files; they are uploaded later."""
+        """Complete all open files. They are uploaded later."""
         if self.open:
             files = list(self.open.values())
             self.completed.append(Completed(files))
@@ -185,7 +185,7 @@ class PartitionFiles:
         return min((each.first_offset for each in [*waiting, *self.open.values()]), default=self._read_again_from)
 
     def read_again(self) -> int | None:
-        """Discard all files. Return the offset from which to read their records again, or None if there are none."""
+        """Discard all files. Return the offset from which to read their records again, or None if there is none."""
         self._read_again_from = self.first_offset()
         self.discard()
         return self._read_again_from

@@ -71,7 +71,7 @@ class _Lines(FileFormat):
 
 
 def _encode_bytes(schema: Schema | None, values: Sequence[Any], separator: bytes = b"") -> Sequence[bytes]:
-    """Return bytes. Values that contain the separator are errors, unless it is empty."""
+    """Return the values as bytes. A value that contains the separator is an error, unless the separator is empty."""
     errors: dict[int, Exception] = {}
     for index, value in enumerate(values):
         if not isinstance(value, (bytes, bytearray, memoryview)):

@@ -71,7 +71,7 @@ def is_padded(offset: str) -> bool:
 
 def after_series(prefix: str) -> str:
     """Return a key that sorts after all keys of the series with this prefix."""
-    return prefix + ":"  # the character after 9
+    return prefix + ":"  # a colon follows the digit 9 in ASCII
 
 
 def after_position(prefix: str, offset: str) -> str:
@@ -80,5 +80,5 @@ def after_position(prefix: str, offset: str) -> str:
     The key sorts before the keys with greater offsets, and after most other keys of the series.
     """
     if is_padded(offset):
-        return f"{prefix}{offset}/"  # the character after the dot of the extension
+        return f"{prefix}{offset}/"  # a slash follows the dot of the extension in ASCII
     return f"{prefix}0:" if len(offset) > 1 else prefix

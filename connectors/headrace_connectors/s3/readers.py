@@ -46,13 +46,13 @@ class ItemReader(ABC):
     schema: Schema | None = None
 
     def __init__(self, convert: Callable[[Any], Any] | None = None) -> None:
-        """`convert` is applied to each item; it raises DataError for an invalid one."""
+        """`convert` is called for each item. It raises DataError for an invalid item."""
         self._convert = convert
         self._prepared: list[Any] = []
         self._error: DataError | None = None
 
     def prepare(self, count: int) -> int:
-        """Read until `count` items are prepared; return their number, fewer at the end and before invalid data."""
+        """Read until `count` items are prepared. Return how many are: fewer at the end and before invalid data."""
         while len(self._prepared) < count and self._error is None and not self._is_exhausted():
             items = self._items(count - len(self._prepared))
             try:
@@ -71,13 +71,13 @@ class ItemReader(ABC):
         return len(self._prepared) == count and self._error is None and self._is_exhausted()
 
     def raise_error(self) -> None:
-        """Raise the DataError of the item after the prepared ones, if it is invalid."""
+        """If the item after the prepared items is invalid, raise its DataError."""
         if self._error is not None:
             raise self._error
 
     @abstractmethod
     def skip(self, count: int) -> int:
-        """Skip up to `count` items at the beginning; return their number, fewer at the end. Raises DataError."""
+        """Skip up to `count` items at the beginning. Return the number of skipped items. Raises DataError."""
 
     @abstractmethod
     def close(self) -> None:
@@ -85,7 +85,7 @@ class ItemReader(ABC):
 
     @abstractmethod
     def _items(self, count: int) -> Iterator[Any]:
-        """Yield up to `count` items. Raises DataError for an invalid item; the items after it cannot be read."""
+        """Yield up to `count` items. Raises DataError for an invalid item. The items after it cannot be read."""
 
     @abstractmethod
     def _is_exhausted(self) -> bool:
@@ -146,7 +146,7 @@ class LineReader(ItemReader):
         return self._is_at_end and not self._lines
 
     def _next_lines(self, count: int) -> list[bytes]:
-        """Return one to `count` lines, or no lines at the end. Raises DataError if the data is damaged."""
+        """Return between 1 and `count` lines, or an empty list at the end. Raises DataError if the data is damaged."""
         while not self._lines and not self._is_at_end:
             self._read_block()
         return [self._lines.popleft() for _ in range(min(count, len(self._lines)))]
@@ -230,7 +230,7 @@ class Format(NamedTuple):
 
 
 def object_format(name: str, bytes_separator: bytes, record_max_bytes: int) -> Format:
-    """Return a format; `bytes_separator` separates the records of bytearray."""
+    """Return the format with this name. `bytes_separator` separates the records of the format bytearray."""
     return Format(name, bytes_separator if name == "bytearray" else b"\n", record_max_bytes)
 
 

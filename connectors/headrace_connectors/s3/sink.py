@@ -128,7 +128,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             self._partitions[partition] = PartitionFiles(self._config, self._creator(*partition))
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Discard the partitions' files that are not uploaded. The partitions' next task reads their records again."""
+        """Discard the files of `partitions` that are not uploaded. The next owner reads the records again."""
         for partition in partitions:
             files = self._partitions.pop(partition, None)
             if files is not None:
@@ -152,7 +152,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             raise RecordErrors(errors)
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the offset of each partition's first record that is not uploaded, or its given offset if all are.
+        """Return the offset of each partition's first record that is not uploaded. If all are, return the given offset.
 
         A fatal error is raised by the next `put`, because an error of this method does not fail the task.
         """
@@ -286,7 +286,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         return any(files.completed for files in self._partitions.values())
 
     def _is_behind(self) -> bool:
-        """Whether a partition has more complete data than the upload in progress, so that the task must wait."""
+        """Whether complete data of a partition waits for the upload in progress, so that the task must wait, too."""
         return any(
             len(files.completed) > 1
             or any(_directory_files(found).has_several_parts() for found in files.open.values())
@@ -337,7 +337,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                 self._bucket.tag(file.upload.key, tags)
 
     def _read_again(self, partition: TopicPartition, files: PartitionFiles, error: BaseException) -> None:
-        """Read all records that are not uploaded again, because the store has lost the parts of a file."""
+        """Read again all records that are not uploaded, because the store has lost the parts of a file."""
         self._uploads.forget(_all_of(files))
         first = files.read_again()
         if first is not None:
@@ -370,7 +370,7 @@ def _sides(config: S3SinkConfig) -> list[_Side]:
 
 
 def _encode(side: _Side, batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
-    """Return the schema that a file's records must share (None: any schemas), and the encoded records."""
+    """Return (schema, encoded records). All records of a file must have this schema, unless it is None."""
     texts = batch.compact
     if side.read is _values and isinstance(texts, JsonTexts):
         return None, texts.texts  # the task accepts texts only if its format is JSON

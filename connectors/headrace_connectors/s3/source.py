@@ -261,7 +261,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         self.context.wait(self.config.retry_backoff_ms / 1000)
 
     def _handle(self, error: DataError) -> SourceBatch:
-        """Skip the rest of the object if behavior.on.error allows it; otherwise raise ConnectError."""
+        """Skip the rest of the object if behavior.on.error allows it. Otherwise, raise ConnectError."""
         self._close()
         key = "" if self._found is None else _key_of(self._found)
         form = self.config.format_class
@@ -297,7 +297,7 @@ def _slot_partition(bucket: str, slot: int) -> dict[str, Any]:
 
 
 class S3SourceConnector(SourceConnector[S3SourceConfig]):
-    """Starts `tasks.max` tasks; each reads a share of the topic partitions, or of all objects with mode=GENERIC."""
+    """Starts `tasks.max` tasks. Each reads a share of the topic partitions or, with mode=GENERIC, of the objects."""
 
     task_class = S3SourceTask
     java_names = ("io.confluent.connect.s3.source.S3SourceConnector",)

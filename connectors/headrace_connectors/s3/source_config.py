@@ -189,7 +189,7 @@ class S3SourceConfig(S3ConnectionConfig):
 
     @property
     def folder_prefixes(self) -> list[str]:
-        """The beginnings of the keys of objects below `folders`. None of them begins with another one."""
+        """The prefixes of the keys of objects below `folders`. No prefix begins with another prefix."""
         delimiter = self.directory_delimiter
         found: list[str] = []
         for prefix in sorted(folder.removesuffix(delimiter) + delimiter for folder in self.folders):

@@ -151,7 +151,7 @@ class Spool:
 class SpoolReader:
     """The first `size` bytes of a spool as a file that can be read and rewound, so that an upload needs no copy.
 
-    The spool may grow and move to disk while it is read; only the owner of the reader may remove bytes.
+    The spool may grow and move to disk while it is read. Only the owner of the reader may remove bytes.
     """
 
     def __init__(self, spool: Spool, size: int) -> None:

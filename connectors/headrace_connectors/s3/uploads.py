@@ -100,7 +100,7 @@ class ObjectUpload:
         return self.spool.size // self._part_size
 
     def upload_full_parts(self) -> None:
-        """Upload the parts that are complete; the rest of the file follows later."""
+        """Upload the parts that are complete. The rest of the file is uploaded later."""
         while self.spool.size >= self._part_size:
             self._upload_part(self._part_size)
 

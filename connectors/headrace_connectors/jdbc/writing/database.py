@@ -35,7 +35,7 @@ from headrace_connectors.jdbc.writing.timestamps import timestamp_reader
 Connection = Any  # the driver's DBAPI connection
 Convert = Callable[[Any], Any] | None
 PARAMETER = "\0"
-"""Stands for a parameter in a statement; names cannot contain this character."""
+"""Stands for a parameter in a statement. Names cannot contain this character."""
 _PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 
@@ -47,7 +47,7 @@ class ExistingTable(NamedTuple):
     """``TABLE``, ``PARTITIONED TABLE`` or ``VIEW``."""
     columns: tuple[str, ...]
     instants: frozenset[str] = frozenset()
-    """The columns that store instants; the server converts their values from the session's time zone, UTC."""
+    """The columns that store instants. The server converts their values from the session's time zone, UTC."""
     reals: frozenset[str] = frozenset()
     """The columns that store all numbers as floating-point numbers (SQLite)."""
     texts: frozenset[str] = frozenset()

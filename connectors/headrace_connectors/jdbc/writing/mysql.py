@@ -27,7 +27,7 @@ _KEY_LENGTH = 255
 _OF_RECORDS = frozenset({1118, 1153, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1644, 1690, 3140, 3819, 4025})
 """Server errors about the data of a row which PyMySQL does not raise as DataError or IntegrityError."""
 _CHARACTERS_OF_OTHER_TYPES = 80
-"""The longest are decimals with 65 digits."""
+"""An upper bound of the length of all other values. The longest of these values are decimals with 65 digits."""
 _BYTES_PER_CHARACTER = 4
 _FORBIDDEN = frozenset({1044, 1045, 1142, 1143, 1227})
 _STRICT = "SET sql_mode = CONCAT_WS(',', NULLIF(@@sql_mode, ''), 'STRICT_TRANS_TABLES')"

@@ -66,7 +66,8 @@ class TableWriter(ABC):
     def committed(self, partitions: Iterable[TopicPartition] = ()) -> KafkaSourceOffset:
         """Read and return the table's next offset of each partition.
 
-        `partitions` are looked up individually in case the table's history no longer includes the last commit.
+        The offsets of `partitions` are also read individually, because the table's history may no longer include the
+        last commit.
         """
 
     @abstractmethod
