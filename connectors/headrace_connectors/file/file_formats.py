@@ -59,12 +59,12 @@ class RecordReader(ABC):
     @property
     @abstractmethod
     def position(self) -> int:
-        """The number of bytes before the next record; in a Parquet file, the number of rows."""
+        """The number of bytes, or of rows in a Parquet file, before the next record."""
 
     @property
     @abstractmethod
     def line(self) -> int:
-        """The number of lines before the next record; in a Parquet file, the number of rows."""
+        """The number of lines, or of rows in a Parquet file, before the next record."""
 
 
 class _TextReader(RecordReader):

@@ -1,6 +1,6 @@
 r"""Reads the lines of a file, which may be compressed with gzip, and counts bytes and lines.
 
-A line ends with `\n`; a `\r` before the `\n` stays in the line. The memory depends on the block size and the largest
+A line ends with `\n`. A `\r` before the `\n` stays in the line. The memory depends on the block size and the largest
 permitted line, but not on the size of the file. Positions count bytes of the uncompressed content.
 """
 
@@ -80,7 +80,7 @@ class RecordLines:
     def take(self, count: int) -> list[bytes]:
         r"""Return between 1 and `count` lines, without their `\n`. At the end of the file, return an empty list.
 
-        Raises LineTooLongError if the next line is too long; `skip_long_line` skips it.
+        Raises LineTooLongError if the next line is too long. `skip_long_line` skips this line.
         """
         while not self._lines and not self._is_at_end:
             self._read_block()

@@ -26,7 +26,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True)
 class TimestampIncrementingOffset:
-    """A source offset: the timestamp (aware, UTC) and the incrementing value of the last row read.
+    """A source offset: the timestamp (aware, UTC) and the incrementing value of the last row that was read.
 
     A value is None if the mode does not use it, or if no row has been read.
     """

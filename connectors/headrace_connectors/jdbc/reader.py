@@ -53,7 +53,7 @@ class TableOrQuery:
 
 
 class TableReader:
-    """Reads one table or query. `offset` is the source offset of the last batch returned."""
+    """Reads one table or query. `offset` is the source offset of the last returned batch."""
 
     def __init__(
         self,

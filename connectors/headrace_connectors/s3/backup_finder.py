@@ -33,7 +33,7 @@ records that were read), `complete` (whether the object was read to its end)."""
 
 
 class ListedKeys(Protocol):
-    """A page of a listing; see `headrace_connectors.s3.bucket.Page`."""
+    """A page of a listing. See `headrace_connectors.s3.bucket.Page`."""
 
     @property
     def objects(self) -> Sequence[Any]: ...

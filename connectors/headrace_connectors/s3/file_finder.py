@@ -1,10 +1,10 @@
 """Finds the unread objects in a bucket with arbitrary object keys (``mode=GENERIC``).
 
 Objects are read in the order of their modification times, and in the order of their keys if the times are equal. A hash
-of the key assigns each object to one of a fixed number of slots. Each slot has one source offset, the last object that
-was read, so the number of source offsets does not depend on the number of objects. An object is read only when it is at
-least ``file.discovery.settle.ms`` old by the clock of the store, so that objects that appear at about the same time are
-read in order. A listing reads all keys, and keeps the oldest `BATCH_MAX` new objects.
+of the key assigns each object to one of a fixed number of slots. Each slot has one source offset, which contains the
+last object that was read. The number of source offsets therefore does not depend on the number of objects. An object is
+read only when it is at least ``file.discovery.settle.ms`` old by the clock of the store, so that objects that appear at
+about the same time are read in order. A listing reads all keys, and keeps the oldest `BATCH_MAX` new objects.
 """
 
 from __future__ import annotations

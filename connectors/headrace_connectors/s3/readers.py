@@ -24,7 +24,7 @@ _MEMORY_MAX = 32 * 1024 * 1024
 
 
 class Body(Protocol):
-    """The content of an object; see `headrace_connectors.s3.bucket.ObjectBody`."""
+    """The content of an object. See `headrace_connectors.s3.bucket.ObjectBody`."""
 
     def read(self, size: int) -> bytes: ...
     def close(self) -> None: ...

@@ -154,7 +154,8 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return the offset of each partition's first record that is not uploaded. If all are, return the given offset.
 
-        A fatal error is raised by the next `put`, because an error of this method does not fail the task.
+        If an upload has failed with a fatal error, the next `put` raises this error, because an error of `pre_commit`
+        does not fail the task.
         """
         try:
             self._upload(until_done=True)
