@@ -109,5 +109,5 @@ def indexes_to_retry(outcomes: Sequence[Outcome], ids: Sequence[str | None], is_
 
 
 def backoff_ms(retry_backoff_ms: int, attempt: int, random: Callable[[float, float], float]) -> float:
-    """Return a random pause before a retry in ms. `attempt` is 1 for the first retry."""
+    """Return a random pause in ms before a retry. `attempt` is 1 for the first retry."""
     return random(0, min(retry_backoff_ms << min(attempt, 40), MAX_BACKOFF_MS))

@@ -43,7 +43,7 @@ class RecordReader(ABC):
 
     @abstractmethod
     def read(self, count: int) -> Values:
-        """Return at most `count` values. The result may have fewer than `count` values anywhere in the file.
+        """Return at most `count` values. The result may have fewer values even before the end of the file.
 
         The result is empty only at the end of the file.
 

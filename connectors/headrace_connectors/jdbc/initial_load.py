@@ -61,7 +61,7 @@ class InitialLoad(NamedTuple):
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any] | None) -> InitialLoad | None:
-        """Return the initial load that a table's stored offset describes, or None if the offset contains none."""
+        """Return the initial load that a table's stored offset describes, or None if it describes none."""
         text = (offset or {}).get(OFFSET_FIELD)
         return cls(*map(int, str(text).split(":"))) if text else None
 

