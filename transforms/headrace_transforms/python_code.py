@@ -271,7 +271,7 @@ class _LocatedError(DataError):
 
 
 def _line(error: BaseException, file: str) -> int | None:
-    """Return the line of the file in the error's traceback, or None if no line of the file is in it."""
+    """Return the line of the file that the error's traceback names, or None if it names no line of the file."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:

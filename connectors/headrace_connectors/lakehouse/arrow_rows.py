@@ -96,7 +96,7 @@ class TopicRows:
         return self._filter_offsets(next_offsets, pc.less)
 
     def before_offsets(self, ends: Mapping[TopicPartition, int]) -> TopicRows:
-        """Return the rows before each partition's end offset in `ends`. Other partitions keep all rows."""
+        """Return the rows before each partition's end offset in `ends`. Partitions without an end keep all rows."""
         return self._filter_offsets(ends, pc.greater_equal)
 
     def _filter_offsets(self, offsets: Mapping[TopicPartition, int], excludes: Callable[[Any, int], Any]) -> TopicRows:

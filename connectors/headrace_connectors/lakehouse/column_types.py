@@ -196,7 +196,7 @@ def check_names(names: Iterable[str], path: str) -> None:
 
 
 def leaf_types(columns: Iterable[TableColumn], path: str = "") -> dict[str, str]:
-    """Return {path: type} of every column that is not a struct, including the fields of structs.
+    """Return {path: type} of the columns. Instead of a struct, the result contains the fields of the struct.
 
     The types do not include nullability.
     """
@@ -240,7 +240,7 @@ def _with_defaults_of(type_: ColumnType, other: ColumnType) -> ColumnType:
 
 
 def without_defaults(columns: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
-    """Return `columns` without defaults, including the defaults in nested structs."""
+    """Return `columns` without defaults. The fields of nested structs have no defaults either."""
     return tuple(replace(column, default=None, type=_without_defaults(column.type)) for column in columns)
 
 

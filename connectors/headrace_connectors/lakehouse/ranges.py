@@ -94,7 +94,7 @@ def ranges_between(start: KafkaSourceOffset, end: KafkaSourceOffset) -> list[Ran
 
 
 def truncate_ranges(ranges: Iterable[Range], ends: Mapping[TopicPartition, int]) -> list[Range]:
-    """Return the ranges with their ends limited to `ends`, without ranges that become empty."""
+    """Limit the ends of the ranges to `ends`, and return the ranges that are not empty."""
     truncated = (replace(range_, end=min(range_.end, ends.get(range_.key, range_.end))) for range_ in ranges)
     return [range_ for range_ in truncated if range_.start < range_.end]
 

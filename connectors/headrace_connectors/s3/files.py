@@ -201,7 +201,7 @@ class PartitionFiles:
 
 
 def _next_multiple_in_day(now_ms: int, interval_ms: int, zone: Any) -> int:
-    """Return the next time that is a multiple of the interval after midnight in a time zone."""
+    """Return the next time whose distance from midnight in `zone` is a multiple of the interval."""
     now = dt.datetime.fromtimestamp(now_ms / 1000, zone)
     midnight_ms = int(now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000)
     return midnight_ms + ((now_ms - midnight_ms) // interval_ms + 1) * interval_ms

@@ -209,7 +209,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             raise
 
     def _compare_counts(self, objects: Sequence[tuple[str | None, str]]) -> None:
-        """Raise DataError if objects of the same records, given as key and format, have different numbers of records.
+        """Raise DataError if `objects` (pairs of key and format) do not all have the same number of records.
 
         A record of ByteArrayFormat that contains the separator is read as several records, so that all records after
         it would get the keys and headers of other records. The task reads such objects twice, in order to compare the
