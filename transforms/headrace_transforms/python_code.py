@@ -119,7 +119,7 @@ class _Code(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """The result for a record for which the user's code raised an error."""
+    """Stands for the result of a record if the user's code raised an error for this record."""
 
     error: Exception
 

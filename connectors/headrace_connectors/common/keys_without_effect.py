@@ -1,4 +1,4 @@
-"""Base class of configurations that accept, with a warning, keys of Confluent's connectors that have no effect."""
+"""Base class of configurations that accept keys of Confluent's connectors without effect, and warn about them."""
 
 from __future__ import annotations
 

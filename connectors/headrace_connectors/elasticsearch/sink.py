@@ -137,7 +137,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         logger.warning("Skipping record %s (drop.invalid.message=true): %s", position, cause)
 
     def _handle_malformed(self, operation: Operation, error: ConnectError) -> None:
-        """Apply behavior.on.malformed.documents."""
+        """Handle a document that the server rejected, as behavior.on.malformed.documents determines."""
         behavior = self._config.on_malformed.upper()
         reporter = self.context.errant_record_reporter
         if reporter is not None and self._tolerates_errors:

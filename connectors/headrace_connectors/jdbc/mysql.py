@@ -407,7 +407,7 @@ def _check_int64(value: int) -> int:
 
 
 def _shortest_float(value: float) -> float:
-    """Return the number with the fewest digits that is the same FLOAT32: 0.1 for 0.10000000149011612."""
+    """Return the number with the fewest digits that has the same FLOAT32 value: 0.1 for 0.10000000149011612."""
     return float(float_text(value))
 
 

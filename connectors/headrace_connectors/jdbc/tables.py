@@ -51,7 +51,7 @@ def select_tables(config: JdbcSourceConfig, existing: Sequence[str], database: s
 
 
 def check_topics_unambiguous(tables: Sequence[str]) -> None:
-    """Raise ConnectError if tables in different schemas have the same name, because their topic would be the same."""
+    """Raise ConnectError if tables in different schemas have the same name, because they would share a topic."""
     short: dict[str, str] = {}
     for table in tables:
         name = table_of(table)

@@ -313,7 +313,7 @@ def _environment(**variables: str) -> Iterator[None]:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Return a function that a child process calls before exec, to die with its parent and to ignore Ctrl-C."""
+    """Return a function that a child process calls before exec, so that it dies with its parent and ignores Ctrl-C."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
     def prepare() -> None:

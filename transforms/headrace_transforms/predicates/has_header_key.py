@@ -30,7 +30,7 @@ class HasHeaderKey(Predicate[HasHeaderKeyConfig]):
         return any(header.key == self._name for header in record.headers)
 
     def test_batch(self, batch: Batch) -> list[bool]:
-        """Return `test` for every record."""
+        """Return the result of `test` for every record."""
         if batch.headers is None:
             return [False] * len(batch)
         return [any(header.key == self._name for header in headers) for headers in batch.headers]

@@ -19,7 +19,7 @@ class RecordIsTombstone(Predicate):
         return record.value is None
 
     def test_batch(self, batch: Batch) -> list[bool]:
-        """Return `test` for every record."""
+        """Return the result of `test` for every record."""
         if batch.compact is not None:
             return [False] * len(batch)
         return [value is None for value in batch.values]

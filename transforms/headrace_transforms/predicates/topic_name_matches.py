@@ -36,5 +36,5 @@ class TopicNameMatches(Predicate[TopicNameMatchesConfig]):
         return record.topic is not None and self._pattern.matches(record.topic)
 
     def test_batch(self, batch: Batch) -> list[bool]:
-        """Return `test` for every record."""
+        """Return the result of `test` for every record."""
         return [self._pattern.matches(batch.topic)] * len(batch)
