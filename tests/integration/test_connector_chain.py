@@ -123,6 +123,7 @@ def sink_configs(
         | {
             "connector.class": "io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",
             "connection.url": search.url,
+            "read.timeout.ms": "60000",  # a server on a busy machine may need more than the default of 3 s
             "key.ignore": "true",
         },
         "rows": common
