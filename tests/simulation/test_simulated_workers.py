@@ -30,7 +30,7 @@ def check_seeds(first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 50])
-def test_simulated_worker_groups_of_a_hundred_seeds_keep_their_invariants(first: int) -> None:
+def test_simulated_worker_groups_keep_their_invariants_with_each_of_a_hundred_seeds(first: int) -> None:
     check_seeds(first, 50)
 
 
@@ -47,7 +47,7 @@ def test_simulated_worker_rejoins_after_the_failed_start_of_an_instance_that_it_
 
 
 @pytest.mark.prove
-def test_simulated_worker_groups_of_two_thousand_seeds_keep_their_invariants() -> None:
+def test_simulated_worker_groups_keep_their_invariants_with_each_of_two_thousand_seeds() -> None:
     check_seeds(200, 1800)
 
 
