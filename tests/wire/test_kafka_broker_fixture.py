@@ -287,7 +287,7 @@ def test_consume_waits_for_records_and_its_timeout_error_names_the_missing_topic
     timer.start()
     assert values_in(kafka_broker, "topic", 1) == [b"a"]
     timer.join()
-    with pytest.raises(TimeoutError, match=r"topic topic has 1 of 2 records after 0.1 s"):
+    with pytest.raises(TimeoutError, match=r"topic topic has only 1 of 2 expected records after 0.1 s"):
         kafka_broker.consume("topic", 2, timeout=0.1)
 
 
