@@ -40,7 +40,7 @@ class Instances:
     `store_task_configs` stores the task configurations that a connector generated. `status_generation` returns the
     generation that a status of this worker has; by default the instance's. If `removes_statuses` is false,
     statuses of instances that no longer exist are kept: in a group of workers, the leader removes them. `may_commit`
-    tells whether a task may commit offsets; by default, each task may.
+    returns whether a task may commit offsets. By default, every task may.
     """
 
     def __init__(

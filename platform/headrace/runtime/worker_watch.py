@@ -19,21 +19,21 @@ async def watch(
 ) -> None:
     """Call `confirm` regularly; call `set_confirmed(False)` at the latest `timeout_s` after it succeeded last.
 
-    It raises RemoteError if the worker may not run the task. Ends when the worker has exited.
+    `confirm` raises RemoteError if the worker may not run the task. This function returns when the worker has exited.
     """
     interval_s = timeout_s / INTERVALS_PER_TIMEOUT
     is_confirmed = True
     while True:
         await asyncio.sleep(interval_s)
-        succeeded = False
         try:
             async with asyncio.timeout(timeout_s - interval_s if is_confirmed else None):
                 await confirm()
-                succeeded = True
         except (TimeoutError, RemoteError):
             succeeded = False
         except ChannelClosed:
             return
+        else:
+            succeeded = True
         if succeeded is not is_confirmed:
             is_confirmed = succeeded
             set_confirmed(is_confirmed)
