@@ -47,6 +47,7 @@ _OF_RECORDS = frozenset({"21", "22", "23", "27", "38", "39", "44", "54", "P0"})
 """SQLSTATE classes of errors about the data of a row: invalid values, constraints, triggers, views and row sizes."""
 _NAME_BYTES_MAX = 63
 _DENIED = re.compile(r"password|authentication failed|role \".*\" (does not exist|is not permitted to log in)")
+_COPY_KINDS = ("TABLE", "PARTITIONED TABLE")
 _COPY_ATTEMPTS_SKIPPED_MAX = 1024
 _KINDS = {"p": "PARTITIONED TABLE", "v": "VIEW", "r": "TABLE", "f": "FOREIGN TABLE", "m": "MATERIALIZED VIEW"}
 
@@ -162,7 +163,7 @@ class PostgresqlDatabase(Database):
 
     def insert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
         """Insert rows, with COPY if there are many."""
-        if len(values[0]) < _COPY_ROWS or target.table.kind not in ("TABLE", "PARTITIONED TABLE"):
+        if len(values[0]) < _COPY_ROWS or target.table.kind not in _COPY_KINDS:
             super().insert(connection, target, values)
         else:
             _copy(connection, target.table.quoted, target.names, values)
@@ -210,7 +211,7 @@ class PostgresqlDatabase(Database):
         until the transaction ends.
         """
         attempts = self._copies.setdefault(target, _CopyAttempts())
-        if not attempts.is_due or target.table.kind not in ("TABLE", "PARTITIONED TABLE"):
+        if not attempts.is_due or target.table.kind not in _COPY_KINDS:
             attempts.skip()
             return False
         upsert = f"INSERT INTO {target.table.quoted} ({', '.join(target.keys)}) SELECT {', '.join(target.keys)}"
