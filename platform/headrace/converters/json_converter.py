@@ -146,7 +146,7 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         """Return the JSON of each value."""
         texts: list[bytes | None] = [*encode_list(schema, values, self._options)]
         if self._schemas_enabled:
-            prefix = self._prefixes.get(schema) or self._envelope_prefix(schema)
+            prefix = self._envelope_prefix(schema)
             texts = [prefix + text + b"}" for text in texts]  # type: ignore[operator]
         if schema is None and None in values:
             return [None if value is None else text for value, text in zip(values, texts, strict=True)]
@@ -159,7 +159,7 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         if not self._schemas_enabled or (schema is None and None in values):
             return self.from_connect_batch(topic, schema, values)
         texts = encode_list(schema, values, self._options)
-        return FramedValues(self._prefixes.get(schema) or self._envelope_prefix(schema), texts, b"}")
+        return FramedValues(self._envelope_prefix(schema), texts, b"}")
 
     def from_connect_columnar(
         self, topic: str, schema: Schema | None, values: ColumnarValues
@@ -167,11 +167,15 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         """Return the JSON of each value, if possible without creating an object per value."""
         before, after = b"", b""
         if self._schemas_enabled:
-            before, after = self._prefixes.get(schema) or self._envelope_prefix(schema), b"}"
+            before, after = self._envelope_prefix(schema), b"}"
         texts = encode_compact(schema, values, self._options, before, after)
         return self.from_connect_batch(topic, schema, values.items()) if texts is None else texts
 
     def _envelope_prefix(self, schema: Schema | None) -> bytes:
+        """Return the JSON before the payload of values with this schema."""
+        found = self._prefixes.get(schema)
+        if found is not None:
+            return found
         text = b"null" if schema is None else encode_schema(schema, self._options)
         return _put_bounded(self._prefixes, schema, b'{"schema":' + text + b',"payload":', self._cache_size)
 
