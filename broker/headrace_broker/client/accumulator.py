@@ -17,7 +17,7 @@ RECORD_OVERHEAD_BYTES = 12
 class Accumulator:
     """Buffers the records of small `send` calls for one partition.
 
-    `opened_ms` is the time of the first buffered call.
+    `opened_ms` is the time of the first `send` call whose records are buffered.
     """
 
     topic: str
@@ -70,7 +70,7 @@ def concatenate(parts: list[RecordColumns]) -> RecordColumns:
 
 
 def estimate_bytes(columns: RecordColumns) -> int:
-    """Return an upper bound on the uncompressed size of a batch with these records, without the batch header."""
+    """Return an upper bound on the size of these records in a batch, uncompressed and without the batch header."""
     size = len(columns) * (RECORD_OVERHEAD_BYTES + len(columns.before) + len(columns.after))
     size += sum(columns.value_lengths())
     if columns.keys is not None:

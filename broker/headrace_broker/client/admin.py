@@ -1,9 +1,9 @@
 """The admin client, which manages topics, partitions, configurations, records, groups and the cluster.
 
-A method that accepts several resources returns {name: result}, and each result is a value or a BrokerError.
-`values_or_raise` raises the first BrokerError. A request that fails as a whole with a retriable error is retried for up
-to default.api.timeout.ms. The client sends changes to the controller. It sends a request about a partition to the
-leader of the partition, and a request about a group to the coordinator of the group.
+A method that accepts several resources returns {name: result}, and each result is a value or a BrokerError. If a result
+contains a BrokerError, `values_or_raise` raises the first one. A request that fails as a whole with a retriable error
+is retried for up to default.api.timeout.ms. The client sends changes to the controller. It sends a request about a
+partition to the leader of the partition, and a request about a group to the coordinator of the group.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Admin:
-        """Connect to the cluster, or use the open `cluster`. Raises TimedOutError if no bootstrap server responds."""
+        """Connect to the cluster, or use `cluster` if set. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
@@ -175,7 +175,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
         validate_only: bool = False,
     ) -> dict[str, BrokerError | None]:
-        """Increase the number of partitions to these counts; return {topic: None or the error}."""
+        """Increase each topic's number of partitions to its count in `counts`; return {topic: None or the error}."""
         topics = []
         for name, count in counts.items():
             chosen = (assignments or {}).get(name)
@@ -254,7 +254,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return done
 
     def _by_node(self, resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-        """Group the resources by the node to query: a broker by its own id, any other resource by None (any node)."""
+        """Group the resources by the node to query: a broker resource by the broker's id, others by None (any node)."""
         grouped: dict[int | None, list[Resource]] = {}
         for kind, name in resources:
             own = int(name) if kind == BROKER and name.isdigit() else None

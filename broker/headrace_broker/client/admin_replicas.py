@@ -105,7 +105,10 @@ class ReplicaAdmin:
         *,
         may_change_replication_factor: bool = True,
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Reassign partitions to these replicas (None = cancel); return {partition: None or the error}."""
+        """Reassign partitions to these replicas; return {partition: None or the error}.
+
+        If the replicas of a partition are None, cancel its ongoing reassignment.
+        """
         message = AlterPartitionReassignmentsRequest(
             allow_replication_factor_change=may_change_replication_factor,
             topics=[
@@ -198,7 +201,7 @@ def _list_or_none(replicas: Sequence[int] | None) -> list[int] | None:
 
 
 def _response_error_message(response: Any) -> str | None:
-    """Return the top-level error message of a response. For ElectLeaders, return the message of its first partition."""
+    """Return the top-level error message of a response. For ElectLeaders, return the first partition's message."""
     if not isinstance(response, ElectLeadersResponse):
         message: str | None = getattr(response, "error_message", None)
         return message

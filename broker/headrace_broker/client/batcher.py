@@ -64,7 +64,7 @@ class Batcher:
     # -- any thread --------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
-        """Choose partitions for the records and split them; accumulate small parts, and build batches from large parts.
+        """Divide the records among partitions; accumulate small parts, and build batches from large parts.
 
         The event loop receives the built batches. All batches are added to `delivery` before the event loop receives
         the first batch, so that only one thread at a time uses `delivery`.

@@ -493,7 +493,7 @@ class Cluster:
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:
-        """Return a connection to a group's coordinator that is separate from the fetch connections.
+        """Return a connection to a group's coordinator. Fetch requests use other connections.
 
         Raises ClientError.
         """

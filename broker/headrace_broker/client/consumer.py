@@ -59,7 +59,7 @@ class Consumer:
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Consumer:
-        """Connect to the cluster, or use the open `cluster`. Raises TimedOutError if no bootstrap server responds."""
+        """Connect to the cluster, or use `cluster` if set. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
@@ -83,7 +83,7 @@ class Consumer:
         on_lost: RebalanceCallback | None = None,
         discovery_interval_ms: float | None = None,
     ) -> None:
-        """Join the group group.id and subscribe to these topics, or to all topics whose names `pattern` accepts.
+        """Join the consumer group and subscribe to these topics, or to all topics whose names `pattern` accepts.
 
         New topics and partitions are discovered within `discovery_interval_ms` (default: metadata.max.age.ms).
         `on_lost` defaults to `on_revoked`. Raises ClientError if group.id is not configured.
@@ -237,7 +237,7 @@ class Consumer:
             await self._carry_out(self._group.rebalances.popleft())
 
     def keep_alive(self) -> None:
-        """Restart the max.poll.interval.ms timer. Call this if the processing of the polled records takes long."""
+        """Restart the max.poll.interval.ms timer. Call this if processing the polled records takes a long time."""
         self._last_poll_ms = self.cluster.now_ms()
 
     @property

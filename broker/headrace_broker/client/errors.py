@@ -58,7 +58,7 @@ class ConnectionLostError(ClientError):
 
 
 class RequestTimeoutError(ConnectionLostError):
-    """A broker did not respond in time. Its connection was closed."""
+    """A broker did not respond in time. The client has closed the connection to this broker."""
 
 
 class NoBrokerError(ClientError):

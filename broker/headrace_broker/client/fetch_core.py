@@ -145,7 +145,7 @@ class FetchCore:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Assign exactly these partitions.
 
-        Partitions that stay assigned keep their position, pause and prefetched chunks.
+        Partitions that stay assigned keep their position and prefetched chunks, and stay paused if they are paused.
         """
         wanted = dict.fromkeys(partitions)
         for topic_partition in [known for known in self._states if known not in wanted]:
@@ -187,7 +187,7 @@ class FetchCore:
         return None if value < 0 else value
 
     def pause(self, topic_partition: TopicPartition) -> None:
-        """Return no records of the partition until `resume`. Prefetched chunks are kept."""
+        """Return no records of the partition until `resume` is called. Prefetched chunks are kept."""
         self._states[topic_partition].paused = True
 
     def resume(self, topic_partition: TopicPartition) -> None:
@@ -261,9 +261,11 @@ class FetchCore:
         return min(waits, default=None)
 
     def _await_newer_leader(self, state: _PartitionState, now_ms: float) -> bool:
-        """Return whether to wait for metadata that includes the leader epoch of the partition's position.
+        """Return whether to keep waiting for metadata with a newer leader epoch.
 
-        The wait is limited, because this epoch may belong to a deleted topic of the same name.
+        The caller has found that the leader epoch of the partition's position is newer than the epoch in the metadata.
+
+        The wait is limited, because the epoch of the position may belong to a deleted topic of the same name.
         """
         if not state.newer_leader_deadline_ms:
             state.newer_leader_deadline_ms = now_ms + _NEWER_LEADER_TIMEOUT_MS
@@ -373,9 +375,9 @@ class FetchCore:
             self._retry_later(state, requested, now_ms)
 
     def _retry_later(self, state: _PartitionState, requested: RequestedPartition, now_ms: float) -> None:
-        """Repeat a failed fetch from the leader.
+        """Retry a failed fetch. The retry is always sent to the leader.
 
-        If the failed fetch was sent to the leader, wait for a backoff first.
+        If the failed fetch was also sent to the leader, wait for a backoff first.
         """
         if requested.is_from_leader:
             self._start_backoff(state, now_ms)

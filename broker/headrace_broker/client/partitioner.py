@@ -58,7 +58,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 class StickyPartitioner:
-    """Selects a partition for a topic's keyless records, and another partition after about `batch_size` bytes."""
+    """Selects a partition for a topic's keyless records. After about `batch_size` bytes, selects another one."""
 
     def __init__(self, batch_size: int, random: Random) -> None:
         self._switch_bytes = max(batch_size, 1)
@@ -113,7 +113,7 @@ def split_by_key(columns: RecordColumns, partition_count: int, keyless: int) -> 
 
 
 def select_records(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
-    """Return the records at `indexes`, in that order."""
+    """Return the records at `indexes`, in the order of `indexes`."""
     values, keys, headers, timestamps = columns.values, columns.keys, columns.headers, columns.timestamps
     return RecordColumns(
         values=[values[index] for index in indexes],

@@ -88,7 +88,7 @@ class Producer:
     async def open(
         cls, config: ClientConfig, *, cluster: Cluster | None = None, is_at_least_once: bool = False
     ) -> Producer:
-        """Connect to the cluster, or use the open `cluster`. Raises TimedOutError if no bootstrap server responds.
+        """Connect to the cluster, or use `cluster` if set. Raises TimedOutError if no bootstrap server responds.
 
         With `is_at_least_once`, a sequence gap never makes the producer fail, but the producer may write batches twice
         (see `producer_core`).

@@ -1,8 +1,7 @@
 """The producer's send logic: decides when to send, retry or fail each batch, with idempotence (KIP-98, KIP-360).
 
 This module has no I/O and no clock. `Producer` passes in batches, responses and the current time, and receives request
-plans and verdicts.
-Guarantees:
+plans and verdicts. Guarantees:
 - Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence,
   only one batch of a partition is in flight. With idempotence, only the first batch of a partition is in flight until
   the broker has accepted it. Then up to five batches are in flight. After a failure, batches are retried one at a time.
@@ -12,9 +11,9 @@ Guarantees:
   earlier attempts to send this batch:
   - If no attempt can have written the batch to the log, the producer bumps the epoch and restarts the sequences at 0.
   - If an attempt may have written the batch, the batch fails, because a retry with a new epoch could write it twice.
-    The broker cannot detect this: brokers remember only a few batches of a producer (Apache Kafka only one after a
-    restart). The Java producer bumps the epoch and sends the batch again, so it may write the batch twice. A producer
-    with `is_at_least_once` does the same.
+    The broker cannot detect this: brokers remember only a few batches of a producer. (After a restart, Apache Kafka
+    remembers only one batch.) The Java producer bumps the epoch and sends the batch again, so it may write the batch
+    twice. A producer with `is_at_least_once` does the same.
 - As in Java, epochs are bumped for each partition separately, because brokers track epochs for each partition.
 - A failed batch does not affect other partitions.
 
@@ -227,8 +226,8 @@ class ProducerCore:
     def _in_flight_limit(self, state: _Partition) -> int:
         """Return how many batches may be in flight.
 
-        The limit is one until the broker has accepted a batch of the producer. A broker accepts any first sequence
-        from an unknown producer, so no batch may overtake the first one.
+        The limit is one until the broker has accepted a batch of the producer. A broker accepts any first sequence from
+        an unknown producer, so no batch may arrive before the first batch.
         """
         return self._in_flight_per_partition if state.known_to_broker or not self._idempotent else 1
 

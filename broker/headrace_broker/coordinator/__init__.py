@@ -8,5 +8,5 @@
   are committed.
 - `service`: `GroupCoordinator`, through which the request handlers call the shards of this node.
 
-All modules except `runner` and `service` do no I/O and receive the current time as an argument.
+Only `runner` and `service` do I/O. The other modules receive the current time as an argument.
 """

@@ -251,7 +251,7 @@ class GroupCoordinator:
         return fetch_response([await self.fetch_group(group, version) for group in groups], version)
 
     async def fetch_group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
-        """Return one group's committed offsets for `group.topics`, or for all topics if it is None."""
+        """Return one group's committed offsets for `group.topics` (None = all topics)."""
         try:
             runner = self._runner_for(group.group_id)
         except ApiError as error:

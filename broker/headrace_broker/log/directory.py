@@ -146,7 +146,7 @@ class LogDirectory:
     def partitions(self) -> list[TopicPartition]:
         """Return the (topic, partition) of each partition directory.
 
-        Directories named `-delete`, `-stray` or `-future` are skipped.
+        Directories whose names end with `-delete`, `-stray` or `-future` are skipped.
         """
         found = []
         for name in self._storage.list_directories(self.path):

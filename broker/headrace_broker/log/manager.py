@@ -525,6 +525,6 @@ class LogManager:
 def _warn_on_failure(action: str) -> Done:
     def done(error: OSError | None) -> None:
         if error is not None:
-            _log.warning("Cannot %s: %s", action, error.strerror or error)
+            _log.warning("Log manager: cannot %s: %s", action, error.strerror or error)
 
     return done

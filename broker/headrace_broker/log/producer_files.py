@@ -31,7 +31,7 @@ class RecentSnapshots:
         self._batches_left = _BATCHES_PER_SNAPSHOT_MIN
 
     def on_append(self, batches: int, producers: ProducerStateManager, high_watermark: int) -> None:
-        """Create a snapshot if this is faster than a later replay of the batches since the last snapshot."""
+        """Create a snapshot if a replay of the batches since the last snapshot would take longer."""
         self._batches_left -= batches
         if self._batches_left <= 0:
             self._batches_left = max(_BATCHES_PER_SNAPSHOT_MIN, _BATCHES_PER_PRODUCER * len(producers.producers))

@@ -319,8 +319,8 @@ class SegmentedLog:
         """Return (paths of the files to sync, the offset up to which these files contain records).
 
         The files belong to segments with records after the recovery point. The caller syncs them in the background and
-        then calls `complete_flush`. The indexes of the active segment
-        are included only with `before_close`; otherwise they are written when the segment is rolled. Raises ApiError.
+        then calls `complete_flush`. The indexes of the active segment are included only with `before_close`. Otherwise
+        they are written when the segment is rolled. Raises ApiError.
         """
         first = search.segment_index(self._segments, self.recovery_point)
         rolled = self._segments[first:-1]

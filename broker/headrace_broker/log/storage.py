@@ -96,7 +96,7 @@ class Storage(Protocol):
         """Remove a directory with its contents, if it exists. Thread-safe."""
 
     def lock(self, path: str) -> StorageLock:
-        """Acquire the exclusive lock on a file. Raises BlockingIOError if another process holds it."""
+        """Acquire the exclusive lock on a file. Raises BlockingIOError if another process holds the lock."""
 
 
 class StorageLock(Protocol):

@@ -187,7 +187,10 @@ def _decompressed_size_max(config: LogConfig) -> int:
 
 
 def recompress(records: bytearray | memoryview, header: BatchHeader, config: LogConfig) -> bytearray | None:
-    """Return the batch compressed with the topic's codec, or None if it already uses this codec. Raises ApiError."""
+    """Return the batch, compressed with the topic's codec. Raises ApiError.
+
+    Return None if the batch already uses this codec.
+    """
     codec = _CODECS.get(config.compression_type, header.compression)
     if codec == header.compression:
         return None

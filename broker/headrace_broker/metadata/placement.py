@@ -70,7 +70,7 @@ def _racks(image: MetadataImage) -> list[_Rack]:
 def _stripe(racks: Sequence[_Rack], position: int, replication_factor: int) -> tuple[int, ...]:
     """Return the replicas at one index of the rotation.
 
-    They are one broker of each rack, then a second broker of each rack, and so on.
+    The replicas are on one broker of each rack, then on a second broker of each rack, and so on.
     """
     rotation, first = divmod(position, len(racks))
     while not racks[first][0]:

@@ -196,7 +196,11 @@ class ProducerIdsRecord(MetadataRecord, api_key=15, versions="0", flexible="0+")
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord, api_key=17, versions="0-3", flexible="0+"):
-    """A broker is fenced (1) or unfenced (-1), starts a controlled shutdown (1), or changes its log directories."""
+    """A broker is fenced or unfenced, starts a controlled shutdown, or changes its log directories.
+
+    `fenced` is 1 if the broker is fenced, -1 if it is unfenced, and 0 if this state does not change.
+    `in_controlled_shutdown` is 1 if the broker starts a controlled shutdown, otherwise 0.
+    """
 
     broker_id: int = int32()
     broker_epoch: int = int64()
@@ -230,7 +234,7 @@ class NoOpRecord(MetadataRecord, api_key=20, versions="0", flexible="0+"):
 
 
 class ZkMigrationStateRecord(MetadataRecord, api_key=21, versions="0", flexible="0+"):
-    """The state of the migration from ZooKeeper is set. It is 0 in a cluster that was never migrated."""
+    """The state of the migration from ZooKeeper is set. The state is 0 in a cluster that was never migrated."""
 
     zk_migration_state: int = int8()
 

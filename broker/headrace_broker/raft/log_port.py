@@ -28,7 +28,7 @@ class RaftLog(Protocol):
     def last_fetched_epoch(self) -> int:
         """The epoch of the last record.
 
-        If the log has no records, the epoch of the snapshot before the log, or 0 if there is no snapshot.
+        If the log has no records, this is the epoch of the snapshot before the log, or 0 if there is no snapshot.
         """
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:

@@ -163,7 +163,10 @@ def finish_batch(payload: Buffer, **fields: int) -> bytearray:
 
 
 def replace_records(header: BatchHeader, payload: Buffer, **changes: int) -> bytearray:
-    """Return a batch with the encoded records in `payload` and the header fields of `header`, modified by `changes`."""
+    """Return a batch of the encoded records in `payload`, with a copy of the fields of `header`.
+
+    `changes` contains the fields whose values must differ from `header`.
+    """
     return finish_batch(payload, **{name: getattr(header, name) for name in _KEPT_FIELDS} | changes)
 
 

@@ -164,7 +164,7 @@ def _from_offset(columns: RecordColumns, from_offset: int) -> RecordColumns:
 def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
     """Append `batch` to `columns` in place.
 
-    If only one of the two has keys or headers, fill in default values for the records of the other.
+    If only `columns` or only `batch` has keys (or headers), use null keys (or empty headers) for the other records.
     """
     count = len(columns)
     if columns.keys is not None or batch.keys is not None:

@@ -51,7 +51,7 @@ class CachedPartition:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """The partitions that one client fetches. Sessions compare by identity, so they can be dictionary keys."""
+    """The partitions that one client fetches. Sessions are compared by identity, so they can be dictionary keys."""
 
     session_id: int
     replica_id: int

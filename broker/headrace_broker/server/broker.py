@@ -118,7 +118,7 @@ class Broker:
     def append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append one batch as leader and complete the delayed requests that wait for it. Raises ApiError.
+        """Append one batch as leader and complete the delayed requests that wait for records. Raises ApiError.
 
         If the partition has only one replica, this also advances the high watermark.
         """

@@ -260,9 +260,9 @@ class ControllerService:
             self._start_task(self._probe(broker_id, broker.epoch, broker.endpoints[0]))
 
     async def _probe(self, broker_id: int, epoch: int, endpoint: Endpoint) -> None:
-        """Probe a broker's process until it is dead.
+        """Probe a broker's process repeatedly. When the process is dead, fence the broker.
 
-        Stop earlier if the broker sends a heartbeat, is fenced or registers again.
+        Stop probing if the broker sends a heartbeat, is fenced or registers again.
 
         An accepted connection does not prove that the process is alive: the kernel also accepts connections for a
         process that is exiting. If a live broker is fenced by mistake, its next heartbeat unfences it.

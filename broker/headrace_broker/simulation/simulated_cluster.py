@@ -2,9 +2,8 @@
 
 A machine outlives its processes. A killed process is restarted with the current contents of its disk. A failed start is
 retried, as a process supervisor would do. `SimulatedCluster` also determines which faults a Kafka cluster must
-tolerate:
-`may_kill` and `may_lose_power` return whether the cluster must tolerate one more fault. KIP-966 guarantees that
-committed records are not lost, provided that at least one in-sync replica had no unclean shutdown.
+tolerate. `may_kill` and `may_lose_power` return whether the cluster must tolerate one more fault. KIP-966 guarantees
+that committed records are not lost, provided that at least one in-sync replica had no unclean shutdown.
 """
 
 from __future__ import annotations

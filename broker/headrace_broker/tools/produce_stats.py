@@ -29,7 +29,7 @@ class FailureCounts:
         return lines
 
     def summary(self, records: int) -> list[str]:
-        """Return the summary line, or no line if no record failed. `records` is the number of records sent."""
+        """Return the summary line, or no line if no record failed. `records` is the number of sent records."""
         kinds = ", ".join(f"{count} with {kind}" for kind, count in self._by_kind.items())
         return [f"{self.records} of {records} records failed: {kinds}"] if kinds else []
 

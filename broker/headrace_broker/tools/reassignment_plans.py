@@ -113,7 +113,7 @@ def parse_brokers(text: str) -> list[int]:
 def check_brokers(
     brokers: Sequence[int], live: Collection[int], current: Mapping[TopicPartition, Sequence[int]]
 ) -> None:
-    """Raise ToolError if a broker of `--broker-list` is not live, or a partition needs more brokers."""
+    """Raise ToolError if a broker of `--broker-list` is not live, or if the list has too few brokers for a topic."""
     missing = [broker for broker in brokers if broker not in live]
     if missing:
         raise ToolError(

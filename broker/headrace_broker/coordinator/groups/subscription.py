@@ -2,8 +2,8 @@
 
 In every version of the embedded consumer protocol, a subscription is an int16 version, an int32 count, the topic names
 (int16 length, UTF-8), and fields that only clients read. The offsets of a subscribed topic do not expire, and an
-OffsetDelete request cannot delete them. If a subscription cannot be parsed, its member still joins the group, and the
-group's subscribed topics are unknown.
+OffsetDelete request cannot delete them. If a member's subscription cannot be parsed, the member still joins the group,
+but the group's subscribed topics are then unknown.
 """
 
 from __future__ import annotations

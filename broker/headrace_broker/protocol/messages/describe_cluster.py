@@ -1,7 +1,7 @@
 """DescribeCluster (60): describe the cluster's nodes, id and controller (KIP-700).
 
-In version 1 a client may request the controllers instead of the brokers (KIP-919). Version 2 adds fenced brokers
-(KIP-1073).
+In version 1 a client may request the controllers instead of the brokers (KIP-919). Version 2 can include the fenced
+brokers (KIP-1073).
 """
 
 from __future__ import annotations

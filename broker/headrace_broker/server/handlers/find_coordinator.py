@@ -4,7 +4,7 @@ The coordinator is the leader of the `__consumer_offsets` partition that the gro
 creates this topic. Version 1 adds the key type (0 group, 1 transaction, 2 share). From version 4 on, a request may
 contain several keys.
 
-This broker does not support transactions and share groups yet. A request for a transaction or share coordinator fails
+This broker does not support transactions or share groups yet. A request for a transaction or share coordinator fails
 with CLUSTER_AUTHORIZATION_FAILED. This is the only error that both librdkafka and the Java client treat as fatal and
 report with its message. After any other error, librdkafka retries until the producer times out.
 """

@@ -54,7 +54,7 @@ def handle(
 
 
 def _topic_key(topic: MetadataRequestTopic, version: int) -> tuple[str | None, bytes]:
-    """Return the (name, id) to look up the topic by. Either the name or the id is unset.
+    """Return (name, id), with which to look up the topic. Either the name or the id is unset.
 
     From version 12 on, an id takes precedence over the name, because the Java client sends an empty name with the id.
     """

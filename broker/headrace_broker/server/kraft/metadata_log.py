@@ -270,7 +270,10 @@ class MetadataLog:
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the latest snapshot if the log is empty. 0 if there is no snapshot."""
+        """The epoch of the last record.
+
+        If the log is empty, this is the epoch of the latest snapshot, or 0 if there is no snapshot.
+        """
         if self.log.log_end_offset > self.log.log_start_offset:
             return max(self.log.latest_epoch, 0)
         snapshot = self.latest_snapshot()

@@ -243,7 +243,7 @@ async def _count_errors(awaitable: Awaitable[Response], errors: Counter[str]) ->
 
 
 def error_names(message: Message) -> Iterator[str]:
-    """Yield the name of every error code in a message, including nested ones."""
+    """Yield the name of every error code in a message and in the messages nested in it."""
     for name in _error_fields(type(message)):
         value = getattr(message, name)
         if isinstance(value, int):

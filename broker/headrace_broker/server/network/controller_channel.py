@@ -1,6 +1,6 @@
 """Sends requests from a broker to the active controller, which may be this node, another node, or unknown.
 
-A request is retried on the new controller when the old one disconnects, does not respond in time, or responds
+A request is retried on the new controller when the old controller disconnects, does not respond in time, or responds
 NOT_CONTROLLER. A broker has two channels. The first channel forwards client requests with a long timeout, because they
 may be slow and should not be sent twice. The second channel sends the broker's own requests (heartbeats,
 AlterPartition) with a short timeout, because these requests are safe to repeat.

@@ -7,9 +7,9 @@ A newly added partition does not wait for the current long poll: a second reques
 fails is retried after a growing backoff. After the error FENCED_LEADER_EPOCH, a partition is not fetched again until
 the image has a new leader epoch for it.
 
-If the leader does not respond, the fetcher reopens the connection long before replica.socket.timeout.ms. After a
-network partition has ended, TCP may resume the old connection only after a further delay, which can be as long as the
-network partition was. If this follower is in the ISR, the high watermark would not advance during this delay.
+If the leader does not respond, the fetcher reopens the connection long before replica.socket.timeout.ms has passed.
+After a network partition has ended, TCP may resume the old connection only after a further delay, which can be as long
+as the network partition was. If this follower is in the ISR, the high watermark would not advance during this delay.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class Replication:
     # -- consumers that fetch from followers (KIP-392) ---------------------------------------------------------------
 
     def read_replica(self, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
-        """Return the follower that a consumer in `rack` should read from, or None for this leader.
+        """Return the follower that a consumer in `rack` should read from, or None if it should read from this leader.
 
         From then on, this leader sends new high watermarks to the selected follower immediately.
         """
