@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Change(Enum):
-    """The kind of change to the partitions of a `Rebalance`: assigned, revoked or lost."""
+    """The kind of a `Rebalance`: its partitions are assigned, revoked or lost."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"

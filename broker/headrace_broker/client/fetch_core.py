@@ -178,7 +178,7 @@ class FetchCore:
         state.position = state.preferred = None
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """Return the offset of the next record to return, or None if it is not known yet. Raises KeyError."""
+        """Return the offset of the next record for the consumer, or None if it is not known yet. Raises KeyError."""
         return self._states[topic_partition].position
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:

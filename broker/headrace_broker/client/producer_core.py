@@ -1,7 +1,8 @@
 """The producer's send logic: decides when to send, retry or fail each batch, with idempotence (KIP-98, KIP-360).
 
 This module has no I/O and no clock. `Producer` passes in batches, responses and the current time, and receives request
-plans and verdicts. Guarantees:
+plans and verdicts.
+Guarantees:
 - Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence,
   only one batch of a partition is in flight. With idempotence, only the first batch of a partition is in flight until
   the broker has accepted it. Then up to five batches are in flight. After a failure, batches are retried one at a time.
@@ -62,7 +63,7 @@ class Verdict(Enum):
 
 @dataclass(slots=True, eq=False)
 class ReadyBatch:
-    """A built record batch to send. `ProducerCore` does not use `delivery_parts`, `reserved_bytes` and `last_error`."""
+    """A built record batch to send. `ProducerCore` does not use `delivery_parts`, `reserved_bytes` or `last_error`."""
 
     topic: str
     partition: int

@@ -5,8 +5,8 @@ The other features stay at level 0 until they are implemented.
 
 `min.insync.replicas` is a cluster-wide dynamic config, as in Kafka with eligible leader replicas (KIP-966). Leaders use
 it to decide when to acknowledge records, and the controller uses it to compute the eligible leader replicas. All nodes
-must use the same value: if the controller used a larger value than a leader, it could elect a replica that lacks some
-of the records that the leader has acknowledged.
+must use the same value: if the controller used a larger value than a leader, the controller could elect a replica that
+lacks some of the records that the leader has acknowledged.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Source:
 
     @contextmanager
     def field(self, name: str) -> Iterator[None]:
-        """Associate the lines added inside this context with the field `name`, so that their errors name it."""
+        """Associate the lines added inside this context with the field `name`, so that errors name this field."""
         self._path.append(name)
         yield
         self._path.pop()

@@ -72,7 +72,7 @@ class Raft:
 
     @property
     def log_end(self) -> OffsetAndEpoch:
-        """(log end offset, epoch of the last record)."""
+        """The end of the log, as (log end offset, epoch of the last record)."""
         return self.log.log_end_offset, self.log.last_fetched_epoch
 
     @property

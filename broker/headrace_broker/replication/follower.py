@@ -53,7 +53,7 @@ class Truncate:
 class ResetOffset:
     """Request the leader's offset range and call `reset_offset`.
 
-    This action follows if the fetch offset is outside the leader's log.
+    This is the action if the fetch offset is outside the leader's log.
     """
 
 

@@ -56,7 +56,7 @@ class FollowerState:
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """An ISR proposed to the controller, as (replica, broker epoch) pairs."""
+    """An ISR that the leader proposes to the controller, as (replica, broker epoch) pairs."""
 
     isr: tuple[tuple[int, int], ...]
     leader_epoch: int

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A replica, as passed to a selector."""
+    """A replica, in the form that is passed to a replica selector."""
 
     broker_id: int
     rack: str | None

@@ -211,7 +211,7 @@ class Broker:
         before_ms = self.now_ms()
         await self.lifecycle.register(endpoints, config.rack, log_dirs, self._previous_clean_epoch())
         # Apply the metadata up to this registration before serving, because other brokers may lead the partitions now
-        # (rule R11).
+        # (rule R11 in docs/broker.md).
         await node.quorum.wait_for_offset(self.lifecycle.epoch + 1)
         node.check_clock(self.lifecycle.epoch, before_ms)
         # Do not await from here to `subscribe`, so that no image change is missed.

@@ -56,7 +56,7 @@ class SimulatedDisk:
         return SimulatedStorage(self)
 
     def lose_power(self) -> None:
-        """Lose unsynced data. Each file keeps its synced bytes, and a random part of the bytes appended later."""
+        """Lose unsynced data. Each file keeps its synced bytes, and a random part of the bytes that follow them."""
         for path, before in self._unsynced_names.items():
             if self.rng.random() < 0.5:
                 continue

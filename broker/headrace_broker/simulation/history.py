@@ -12,7 +12,7 @@ from headrace_broker.simulation.topics import COMPACTED
 
 @dataclass(slots=True)
 class SentRecord:
-    """One record passed to a producer. `offset` is None until the record is acknowledged.
+    """One record that was passed to a producer. `offset` is None until the record is acknowledged.
 
     A record whose `value` is None is a tombstone.
     """

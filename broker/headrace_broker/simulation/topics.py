@@ -1,7 +1,8 @@
 """Chooses the topics of a run: one topic that keeps all records, and random topics that may remove records.
 
-A compacted topic keeps the latest record of each key. A topic with retention deletes its oldest segments. A topic
-with unclean leader election may lose any record. The only guarantee is that its replicas agree at the end of the run.
+A compacted topic keeps the latest record of each key. A topic with retention deletes its oldest segments. A topic with
+unclean leader election may lose any record. The only guarantee for such a topic is that its replicas agree at the end
+of the run.
 """
 
 from __future__ import annotations

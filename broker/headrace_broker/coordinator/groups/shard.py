@@ -184,7 +184,7 @@ class GroupShard:
         return out
 
     def on_appended(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
-        """Apply the appended offset records and group tombstones, then run the result's `on_appended`."""
+        """Apply the appended offset records and group tombstones, then call `result.on_appended`."""
         for record in result.records:
             if not isinstance(record.key, GroupMetadataKey):
                 self._replay_offset(record)

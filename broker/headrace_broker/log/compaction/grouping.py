@@ -24,7 +24,7 @@ class SegmentSizes:
 def group_segments(
     segments: Sequence[SegmentSizes], *, segment_bytes: int, segment_index_bytes: int, end_offset: int
 ) -> list[list[SegmentSizes]]:
-    """Return groups of adjacent segments (oldest first) whose total size fits into one segment.
+    """Return groups of adjacent segments, oldest first. The segments of each group fit into one segment.
 
     `end_offset` is the base offset of the segment that follows `segments`.
     """

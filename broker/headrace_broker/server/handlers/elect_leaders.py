@@ -1,4 +1,4 @@
-"""ElectLeaders (43): elect the preferred leader of partitions, or any live replica as leader (KIP-460).
+"""ElectLeaders (43): elect the preferred leaders of partitions, or hold unclean elections (KIP-460).
 
 Version 0 supports only preferred elections and has no top-level error.
 """

@@ -42,7 +42,7 @@ class RequestSplit:
 
 
 def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
-    """Split a request into requests of at most `items_max` items each; `request` itself is not changed."""
+    """Split a request into requests of at most `split.items_max` items each; `request` itself is not changed."""
     if split.keep_duplicates_together:
         request = _group_duplicates(request, split.items[0])
     for part, _ in _split_node(request, split.items, split.items_max):

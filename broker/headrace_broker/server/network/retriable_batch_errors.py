@@ -41,7 +41,7 @@ class RetriableBatchErrors:
         return bool(self._errors)
 
     def error_to_return(self, partition: Hashable, error: ApiError) -> ApiError:
-        """Return the error to return for a batch that failed with `error`."""
+        """Return the error for the response to a batch that failed with `error`."""
         if error.code in _RETRIABLE:
             # Drop the traceback: it would keep the request and its receive buffer in memory.
             self._errors[partition] = (error.with_traceback(None), _IN_FLIGHT_MAX - 1)

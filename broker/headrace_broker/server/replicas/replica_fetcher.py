@@ -96,7 +96,7 @@ class ReplicaFetcher:
         self.fetches = 0
 
     def add(self, partition: Partition, leader_epoch: int) -> None:
-        """Start fetching this partition in that leader epoch."""
+        """Start fetching this partition in this leader epoch."""
         self._partitions[partition] = leader_epoch
         self._backing_off.pop(partition, None)
         self._to_forget.pop(partition, None)
@@ -317,7 +317,7 @@ class ReplicaFetcher:
                 await self._handle_partition(*item)
 
     def _followed_partitions(self, response: FetchResponse) -> Iterator[_PartitionResponse]:
-        """Yield the partitions of the response that this fetcher still fetches in the leader epoch of the request."""
+        """Yield the response's partitions that are still fetched in the leader epoch of the request, and no others."""
         for topic in response.responses:
             held = self._broker.partitions.by_id.get(topic.topic_id, {})
             for partition_data in topic.partitions:
@@ -333,7 +333,8 @@ class ReplicaFetcher:
         """Send the next request before processing this response, if every log that receives records is far behind.
 
         If one of these logs has caught up, the request is sent after the append instead, with the new log end offset.
-        Otherwise the leader would learn this offset only after another long response with other partitions' records.
+        If it were sent before the append, the leader would learn the new offset only after another long response, with
+        the records of other partitions.
         """
         throttle, ends = self._broker.replication.follower_throttle, {}
         for partition, _, offset, partition_data in responses:

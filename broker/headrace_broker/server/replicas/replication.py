@@ -316,7 +316,10 @@ class Replication:
         return broker is not None and broker.epoch == broker_epoch
 
     def _maybe_advance_high_watermark(self, partition: Partition) -> None:
-        """Advance a leader's high watermark if more records are committed. Complete the requests that wait for it."""
+        """Advance a leader's high watermark if more records are committed.
+
+        Also complete the requests that wait for the new high watermark.
+        """
         log, replicas = partition.log, partition.replicas
         if replicas is None:
             committed: int | None = log.log_end_offset
@@ -473,7 +476,7 @@ class Replication:
         self.isr_expands += after > before
 
     def close(self) -> None:
-        """Stop all fetchers and pending proposals."""
+        """Stop all fetchers and cancel pending proposals."""
         for fetcher in self.fetchers.values():
             fetcher.close()
         if self._sending is not None:
@@ -481,7 +484,7 @@ class Replication:
 
 
 def _advance_high_watermark(partition: Partition, offset: int) -> int:
-    """Advance the high watermark, and return approximately how many bytes of records this commits, at least 1."""
+    """Advance the high watermark. Return the approximate size of the newly committed records, at least 1."""
     before = partition.log.high_watermark
     partition.log.advance_high_watermark(offset)
     committed = 0
