@@ -1,9 +1,9 @@
 """The admin client, which manages topics, partitions, configurations, records, groups and the cluster.
 
-A method that accepts several resources returns {name: result}, and each result is a value or a BrokerError. If a result
-contains a BrokerError, `values_or_raise` raises the first one. A request that fails as a whole with a retriable error
-is retried for up to default.api.timeout.ms. The client sends changes to the controller. It sends a request about a
-partition to the leader of the partition, and a request about a group to the coordinator of the group.
+A method that accepts several resources returns {name: result}, and each result is a value or a BrokerError. If any
+result is a BrokerError, `values_or_raise` raises the first such error. A request that fails as a whole with a retriable
+error is retried for up to default.api.timeout.ms. The client sends changes to the controller. It sends a request about
+a partition to the leader of the partition, and a request about a group to the coordinator of the group.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 class StickyPartitioner:
-    """Selects a partition for a topic's keyless records. After about `batch_size` bytes, selects another one."""
+    """Selects a partition for a topic's keyless records; changes the partition after about `batch_size` bytes."""
 
     def __init__(self, batch_size: int, random: Random) -> None:
         self._switch_bytes = max(batch_size, 1)

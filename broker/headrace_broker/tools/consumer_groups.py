@@ -183,7 +183,7 @@ def _parse_choices(parser: Parser, text: str | None, valid: Sequence[str], what:
 
 
 async def _consumer_groups(admin: Admin, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-    """Return the groups of consumers. Groups with other protocol types, such as Connect workers, are omitted."""
+    """Return the groups of consumers. Groups with other protocol types, such as `connect`, are omitted."""
     return [
         listing
         for listing in await admin.list_groups(states=states, types=types)
