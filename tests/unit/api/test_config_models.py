@@ -85,7 +85,7 @@ def test_errors_raised_by_pydantic_validators_of_a_config_model_are_reported() -
     assert str(error) == "mode b cannot be on"
 
 
-def test_unknown_configuration_keys_are_reported_with_similar_keys() -> None:
+def test_warning_about_an_unknown_configuration_key_suggests_a_similar_known_key() -> None:
     assert Example.warnings({"topic": "t", "batch.sise": "1", "driver.y": "2", "zzz": "3"}) == [
         "Unknown configuration key batch.sise is ignored; did you mean batch.size?",
         "Unknown configuration key zzz is ignored",

@@ -46,7 +46,7 @@ def rows(*numbers: int) -> list[Struct]:
     return [Struct(ROW, {"n": number}) for number in numbers]
 
 
-def test_default_apply_batch_calls_apply_for_each_record() -> None:
+def test_default_apply_batch_method_calls_the_apply_method_for_each_record() -> None:
     result = Router().apply_batch(source_batch(rows(1, 3, 0, 2, 5), ROW))
     assert [(batch.topic, batch.values) for batch in result or ()] == [
         ("t1", [(1,), (3,)]),
@@ -60,7 +60,7 @@ def test_default_apply_batch_calls_apply_for_each_record() -> None:
     assert Router().apply_batch(source_batch(rows(0), ROW)) == []
 
 
-def test_default_apply_batch_raises_one_error_that_lists_all_failed_records() -> None:
+def test_default_apply_batch_method_raises_one_error_that_lists_all_failed_records() -> None:
     batch = source_batch(rows(1, -1, 2, -2), ROW)
     with pytest.raises(RecordErrors) as caught:
         Router().apply_batch(batch)
@@ -68,7 +68,7 @@ def test_default_apply_batch_raises_one_error_that_lists_all_failed_records() ->
     assert len(records(Router().apply_batch(batch.take([0, 2])))) == 2
 
 
-def test_default_test_batch_of_a_predicate_calls_test_for_each_record() -> None:
+def test_default_batch_method_of_a_predicate_calls_its_test_method_for_each_record() -> None:
     assert Even().test_batch(source_batch(rows(1, 2), ROW)) == [False, True]
     with pytest.raises(RecordErrors) as caught:
         Even().test_batch(source_batch([*rows(1), None], ROW))

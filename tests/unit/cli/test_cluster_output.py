@@ -11,7 +11,7 @@ import pytest
 from headrace.cli.cluster.running import _print_line
 
 
-def test_cluster_supervisor_prints_lines_without_an_error_after_its_standard_output_was_closed(
+def test_printing_lines_raises_no_error_after_the_standard_output_of_the_cluster_supervisor_was_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reading, writing = os.pipe()
@@ -22,7 +22,7 @@ def test_cluster_supervisor_prints_lines_without_an_error_after_its_standard_out
         _print_line("node 1 died: killed by SIGKILL")
 
 
-def test_output_line_that_could_not_be_written_to_a_full_disk_is_written_before_the_next_line(
+def test_output_line_that_was_not_written_because_the_disk_was_full_is_written_before_the_next_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with open("/dev/full", "w") as output, (tmp_path / "out").open("w") as file:

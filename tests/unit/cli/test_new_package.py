@@ -18,7 +18,7 @@ def new(*arguments: str | Path) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_headrace_new_creates_a_package_with_plugin_test_entry_point_and_readme(tmp_path: Path) -> None:
+def test_headrace_new_creates_a_package_with_a_plugin_a_test_an_entry_point_and_a_readme(tmp_path: Path) -> None:
     code, output = new("sink", "weather-sink", "--dir", tmp_path)
     assert (code, output) == (0, f"created {tmp_path}/weather-sink; next: cd {tmp_path}/weather-sink && pytest\n")
     root = tmp_path / "weather-sink"

@@ -70,7 +70,7 @@ def test_sticky_assignor_user_data_with_and_without_a_generation_is_decoded() ->
     assert decode_sticky_user_data(data[:-4]) == ([("t", 1)], -1)
 
 
-def test_range_assignor_assigns_consecutive_partitions_and_the_first_members_receive_one_more_partition() -> None:
+def test_range_assignor_assigns_consecutive_partitions_and_one_extra_partition_to_each_of_the_first_members() -> None:
     members = [member("b", "t", "u"), member("a", "t"), member("c", "t")]
     assert assign_range(members, {"t": 7, "u": 2}) == {
         "a": [("t", 0), ("t", 1), ("t", 2)],

@@ -41,7 +41,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeSocket:
-    """A socket that stores the low-water marks set with SO_RCVLOWAT. A pipe contains its unread bytes."""
+    """A socket whose unread bytes are in a pipe. It stores each low-water mark that is set with SO_RCVLOWAT."""
 
     def __init__(self) -> None:
         self.low_water_marks: list[int] = []
@@ -129,7 +129,7 @@ def test_connection_parses_responses_that_arrive_in_chunks_of_any_size(chunk_byt
 
 
 @pytest.mark.parametrize("reuses_frames", [False, True])
-def test_memory_of_a_long_response_is_used_for_the_next_long_response_only_if_reuses_frames_is_set(
+def test_memory_of_a_long_response_is_used_for_the_next_long_response_only_if_reuses_frames_is_true(
     reuses_frames: bool,
 ) -> None:
     async def run() -> None:
@@ -163,7 +163,7 @@ def long_response() -> bytes:
 
 
 @in_loop
-async def test_receive_low_water_mark_exceeds_neither_one_megabyte_nor_the_number_of_remaining_bytes() -> None:
+async def test_receive_low_water_mark_is_the_number_of_remaining_bytes_but_at_most_one_megabyte() -> None:
     connection, transport = new_connection(reuses_frames=True)
     fake_socket = transport.fake_socket = FakeSocket()
     future = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12)
@@ -178,7 +178,7 @@ async def test_receive_low_water_mark_exceeds_neither_one_megabyte_nor_the_numbe
 
 
 @in_loop
-async def test_long_response_that_arrives_slowly_below_the_low_water_mark_does_not_time_out() -> None:
+async def test_response_does_not_time_out_while_bytes_arrive_that_do_not_reach_the_receive_low_water_mark() -> None:
     connection, transport = new_connection(reuses_frames=True)
     fake_socket = transport.fake_socket = FakeSocket()
     slow = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12, timeout_ms=20)
@@ -303,7 +303,7 @@ async def test_unsupported_api_versions_request_is_retried_with_an_older_version
 
 
 @in_loop
-async def test_attribute_oldest_request_is_none_while_the_first_request_in_flight_is_join_group() -> None:
+async def test_attribute_oldest_request_is_none_while_a_join_group_request_is_the_first_request_in_flight() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

@@ -66,7 +66,7 @@ def test_metadata_with_an_older_leader_epoch_is_ignored_unless_the_topic_was_rec
     assert recreated.topics["a"].partitions[0].leader_epoch == 0
 
 
-def test_coordinator_missing_from_metadata_is_added_to_nodes() -> None:
+def test_coordinator_that_the_metadata_does_not_list_is_added_to_the_known_nodes() -> None:
     view = ClusterView().with_node(Node(5, "h", 1))
     assert view.nodes[5].port == 1
 
@@ -89,7 +89,7 @@ def test_retry_backoff_grows_exponentially_with_jitter_up_to_its_maximum() -> No
     assert backoff_ms(99, 100, 1000, 1.0) == pytest.approx(1200)
 
 
-def test_broker_error_contains_partition_and_error_code_and_whether_the_error_is_retriable() -> None:
+def test_broker_error_has_the_partition_and_error_code_in_its_message_and_a_retriable_attribute() -> None:
     error = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-3")
     assert str(error).startswith("t-3: NOT_LEADER_OR_FOLLOWER: ")
     assert error.retriable

@@ -101,7 +101,7 @@ def test_estimated_batch_size_is_never_below_the_real_size() -> None:
         assert estimate_bytes(columns) + 61 >= len(build_batch(columns))
 
 
-def test_function_split_into_runs_limits_the_size_of_each_run_and_keeps_the_record_order() -> None:
+def test_splitting_records_into_runs_limits_the_size_of_each_run_and_keeps_the_record_order() -> None:
     values: list[bytes | None] = [b"%d" % index * (1 + index % 50) for index in range(1000)]
     columns = RecordColumns(list(values), timestamps=1)
     found_runs = list(split_into_runs(columns, estimate_bytes(columns), 5_000))
@@ -111,7 +111,7 @@ def test_function_split_into_runs_limits_the_size_of_each_run_and_keeps_the_reco
     assert len(single[0]) == 1
 
 
-def test_function_split_by_send_returns_one_accumulator_per_send() -> None:
+def test_splitting_an_accumulator_by_send_returns_one_accumulator_for_each_send() -> None:
     delivery, _ = create_delivery(2)
     accumulator = Accumulator("t", 0, 0.0)
     accumulator.add(RecordColumns([b"1"], timestamps=1), 13, DeliveryPart(delivery, 1))

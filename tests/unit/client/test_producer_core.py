@@ -315,8 +315,8 @@ def test_backoff_of_one_partition_does_not_delay_other_partitions() -> None:
 def test_batch_is_not_sent_while_a_batch_that_was_sent_five_batches_earlier_is_unresolved() -> None:
     """Four batches were sent to a leader that does not respond, and another broker is now the leader.
 
-    The new leader stores only the last five batches of a producer. If more than one new batch were sent first, the
-    leader could not detect that a retry of the four batches is a duplicate.
+    The new leader stores only the last five batches of a producer. If the producer sent two new batches before it
+    retried the four batches, the leader could not detect that a retried batch is a duplicate.
     """
     core = known_core()
     for _ in range(4):

@@ -129,7 +129,7 @@ def test_schema_attributes_are_written_in_the_order_of_kafkas_json_converter() -
     )
 
 
-def test_json_converter_encodes_and_decodes_null_and_rejects_null_for_a_required_schema() -> None:
+def test_null_round_trips_through_the_json_converter_unless_the_schema_is_required() -> None:
     assert converter().from_connect("t", None, None) is None
     assert converter(**PLAIN).from_connect("t", None, None) is None
     assert converter(**PLAIN).from_connect("t", OPTIONAL_STRING_SCHEMA, None) == b"null"

@@ -20,7 +20,7 @@ from headrace.data.schema import BYTES_SCHEMA, INT8_SCHEMA, STRING_SCHEMA, array
         (None, None, None, None),
     ],
 )
-def test_simple_header_converter_encodes_values_and_decodes_them_to_a_schema_and_a_value(
+def test_simple_header_converter_encodes_values_as_text_and_infers_the_schemas_of_decoded_values(
     value: Any, data: bytes | None, schema: Any, back: Any
 ) -> None:
     converter = SimpleHeaderConverter()

@@ -21,7 +21,7 @@ def error(driver: GroupDriver, token: int) -> ErrorCode:
 # -- joining
 
 
-def test_join_without_member_id_returns_member_id_required_and_a_member_id() -> None:
+def test_join_without_member_id_returns_a_new_member_id_with_error_member_id_required() -> None:
     driver = GroupDriver()
     rejected = driver.responses[driver.join()]
     assert rejected.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -207,7 +207,7 @@ def test_another_member_is_elected_leader_when_the_leader_does_not_rejoin() -> N
     assert driver.responses[token].leader == second
 
 
-def test_join_of_a_new_member_in_state_completing_rebalance_starts_another_rebalance() -> None:
+def test_join_of_a_new_member_to_a_group_in_state_completing_rebalance_starts_another_rebalance() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     joins = [driver.join(second, protocols=CHANGED), driver.join(first)]
@@ -289,7 +289,7 @@ def test_sync_of_a_stable_group_returns_the_current_assignment() -> None:
     assert driver.responses[driver.sync(leader, 1)].assignment == leader.encode()
 
 
-def test_member_missing_from_the_assignments_receives_an_empty_assignment_and_unknown_members_are_ignored() -> None:
+def test_member_without_an_assignment_receives_an_empty_one_and_assignments_for_unknown_members_are_ignored() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=1))
     (leader, _), (follower, _) = driver.join_new_member(), driver.join_new_member()
     driver.advance(10)

@@ -51,7 +51,7 @@ def test_commit_with_wrong_generation_is_rejected() -> None:
     assert driver.commit({("t", 0): 5}, member, 1) == OK
 
 
-def test_commit_with_current_generation_is_accepted_in_state_preparing_rebalance() -> None:
+def test_commit_with_current_generation_is_accepted_by_a_group_in_state_preparing_rebalance() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     join = driver.join(second, protocols={"range": b"new"})
@@ -66,7 +66,9 @@ def test_commit_with_current_generation_is_accepted_in_state_preparing_rebalance
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_commit_with_a_generation_to_a_missing_group_is_rejected(version: int, error: ErrorCode) -> None:
+def test_commit_to_a_missing_group_is_rejected_if_the_request_contains_a_generation(
+    version: int, error: ErrorCode
+) -> None:
     driver = GroupDriver()
     assert driver.commit({("t", 0): 5}, "member", 1, version=version) == [error]
     assert not driver.shard.groups
@@ -251,7 +253,7 @@ def test_group_with_a_pending_member_does_not_expire() -> None:
 # -- subscriptions
 
 
-def test_subscribed_topics_are_unknown_when_a_subscription_is_malformed() -> None:
+def test_subscribed_topics_of_a_group_are_unknown_if_the_subscription_of_a_member_is_malformed() -> None:
     assert subscribed_topics([consumer_subscription("a", "b", user_data=b"x"), consumer_subscription("c")]) == {
         "a",
         "b",

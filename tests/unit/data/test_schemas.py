@@ -63,7 +63,7 @@ def test_schema_can_be_pickled() -> None:
     assert copy.index_of("label") == 1
 
 
-def test_lookup_of_an_unknown_field_name_in_a_schema_returns_none_or_raises_data_error() -> None:
+def test_schema_returns_none_as_the_field_and_raises_data_error_for_the_index_of_an_unknown_field_name() -> None:
     assert POINT.index_of("label") == 1
     assert POINT.field("nope") is None
     with pytest.raises(DataError, match="nope is not a valid field name"):
@@ -129,7 +129,7 @@ def test_struct_is_a_mapping_that_returns_schema_defaults_for_null_fields() -> N
     assert Struct(struct([]))
 
 
-def test_access_to_an_unknown_field_of_a_struct_raises_unknown_field() -> None:
+def test_access_to_an_unknown_field_of_a_struct_raises_an_unknown_field_error() -> None:
     value = Struct(POINT)
     for access in (lambda: value["nope"], lambda: value.put("nope", 1), lambda: value.get_without_default("nope")):
         with pytest.raises(UnknownField, match=r"^nope is not a valid field name$") as caught:

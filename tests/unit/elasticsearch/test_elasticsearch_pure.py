@@ -100,7 +100,7 @@ def test_document_for_a_data_stream_is_sent_as_create_with_a_timestamp_field() -
     assert found == [{"create": {"_index": "items", "_id": "items+3+10"}}, {"a": None, "b": 5, "@timestamp": 5}]
 
 
-def test_null_value_deletes_the_document_or_fails_or_is_skipped_as_configured() -> None:
+def test_record_with_a_null_value_deletes_the_document_is_an_error_or_is_skipped_as_configured() -> None:
     (delete,) = lines(encode([None], ["k"], behavior__on__null__values="DELETE"))
     assert delete == {"delete": {"_index": "items", "_id": "k", "version": 10, "version_type": "external"}}
     assert list(encode([{}, None], ["k", "l"]).errors) == [1]
@@ -121,7 +121,7 @@ def test_record_with_a_value_that_is_not_an_object_is_rejected(value: object) ->
     assert ([each.at for each in found.encoded], list(found.errors)) == ([0], [1])
 
 
-def test_maps_are_written_as_objects_or_arrays_of_entries_and_dates_as_milliseconds() -> None:
+def test_maps_are_written_as_objects_or_as_arrays_of_entries_and_dates_are_written_as_milliseconds() -> None:
     schema = struct([("day", DATE_SCHEMA), ("m", map_of(STRING_SCHEMA, INT32_SCHEMA))])
     row = (dt.date(1970, 1, 2), {"a": 1})
     assert lines(encode([row], ["k"], schema))[1] == {"day": 86400000, "m": {"a": 1}}
@@ -154,7 +154,7 @@ def item(status: int, type_: str | None = None, action: str = "index") -> dict[s
         (item(403, "index_closed_exception"), Verdict.FATAL),
     ],
 )
-def test_bulk_item_counts_as_stored_retriable_malformed_or_fatal_depending_on_its_status_and_error_type(
+def test_status_and_error_type_of_a_bulk_item_determine_if_it_is_stored_retriable_malformed_or_fatal(
     result: dict[str, Any], verdict: Verdict
 ) -> None:
     assert [each.verdict for each in outcomes_of({"errors": True, "items": [result]}, 1, False)] == [verdict]
@@ -181,7 +181,7 @@ def test_bulk_response_with_fewer_items_than_the_request_is_an_error() -> None:
         outcomes_of({"errors": True, "items": [item(201)]}, 2, False)
 
 
-def test_if_a_document_without_version_is_retried_later_operations_on_the_same_document_are_retried_too() -> None:
+def test_retry_of_an_operation_without_document_version_repeats_later_operations_on_the_same_document() -> None:
     response = {"errors": True, "items": [item(429, "x"), item(200), item(200), item(429, "x")]}
     outcomes = outcomes_of(response, 4, False)
     assert indexes_to_retry(outcomes, ["a", "b", "a", "c"], True) == [0, 2, 3]

@@ -153,7 +153,7 @@ BAD_RECORDS = [
 
 
 @pytest.mark.parametrize(("form", "text", "error", "more"), BAD_RECORDS)
-def test_invalid_record_fails_the_task_with_file_and_line_or_is_skipped_if_errors_are_tolerated(
+def test_invalid_record_is_skipped_if_errors_are_tolerated_and_otherwise_fails_the_task_with_file_and_line(
     tmp_path: Path, form: str, text: str, error: str, more: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "in"
@@ -183,7 +183,7 @@ def test_invalid_record_fails_the_task_with_file_and_line_or_is_skipped_if_error
         ("csv", "a.csv", b"a,,c\n1,2,3\n", "line 1: column 2 of the header has no name"),
     ],
 )
-def test_invalid_file_fails_the_task_or_is_moved_to_the_error_directory_if_errors_are_tolerated(
+def test_invalid_file_is_moved_to_the_error_directory_if_errors_are_tolerated_and_otherwise_fails_the_task(
     tmp_path: Path, form: str, name: str, data: bytes, error: str
 ) -> None:
     directory = tmp_path / "in"

@@ -43,7 +43,7 @@ async def test_error_for_a_failed_write_to_the_config_topic_says_whether_a_retry
     assert ("can be safely retried" in str(caught.value)) is error.retriable
 
 
-async def test_offset_that_is_too_large_for_the_offsets_topic_is_a_bad_request(tmp_path: Path) -> None:
+async def test_offset_that_is_too_large_for_the_offsets_topic_is_rejected_as_a_bad_request(tmp_path: Path) -> None:
     herder, _ = await make_herder(tmp_path)
 
     async def fail(*_arguments: Any) -> None:
