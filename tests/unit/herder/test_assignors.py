@@ -52,7 +52,7 @@ class Rebalance:
 
 
 class Group:
-    """Workers that apply the leader's assignments immediately."""
+    """A group of workers that apply the leader's assignments immediately."""
 
     def __init__(self, task_counts: Mapping[str, int], max_delay_ms: int = DELAY) -> None:
         self.task_counts = dict(task_counts)
@@ -513,8 +513,8 @@ def test_worker_that_joined_during_an_earlier_rebalance_delay_is_not_preferred_a
     group.assert_balanced()
 
 
-def test_departure_of_a_worker_that_did_not_receive_its_revocation_starts_the_rebalance_delay() -> None:
-    """The leader knows what the departed worker ran, although the worker did not receive the revocation."""
+def test_departure_of_a_worker_that_did_not_receive_a_revocation_starts_the_rebalance_delay() -> None:
+    """The leader knows which tasks the departed worker ran, although the worker did not receive the revocation."""
     group = Group(TWO)
     group.join("worker2")
     group.rebalance()

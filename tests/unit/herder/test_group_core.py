@@ -135,7 +135,7 @@ def test_worker_rejoins_when_the_last_of_its_revoked_tasks_has_stopped() -> None
     assert core.stopped(work("", ("a", 1))) == [REJOIN_AFTER_STOP]
 
 
-def test_worker_reports_a_revoked_connector_that_is_stopping_as_held_after_a_new_assignment() -> None:
+def test_worker_reports_a_revoked_connector_as_held_until_it_has_stopped_even_after_a_new_assignment() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))
@@ -188,7 +188,7 @@ def test_worker_does_not_rejoin_for_a_revoked_connector_that_is_assigned_to_it_a
     assert reported(core) == work("a")
 
 
-def test_worker_keeps_its_tasks_and_reads_the_config_topic_and_rejoins_after_an_assignment_with_an_error(
+def test_worker_keeps_its_tasks_reads_the_config_topic_and_rejoins_after_an_assignment_with_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     core = worker()
@@ -207,7 +207,7 @@ def test_unknown_error_code_of_an_assignment_is_logged(caplog: pytest.LogCapture
     assert "error 7" in caplog.text
 
 
-def test_worker_rejects_a_malformed_assignment_or_unknown_protocol_and_keeps_its_assignment() -> None:
+def test_worker_rejects_a_malformed_assignment_or_an_unknown_protocol_and_keeps_its_current_assignment() -> None:
     core = worker()
     assign(core, ALL)
     with pytest.raises(GroupProtocolError):
@@ -393,7 +393,7 @@ def test_leader_assigns_no_connector_whose_name_the_protocol_cannot_encode(
 
 
 @pytest.mark.parametrize("version", [Version.EAGER, Version.SESSIONED])
-def test_leader_assigns_no_connectors_and_tasks_to_a_member_with_unreadable_metadata(
+def test_leader_assigns_no_connectors_or_tasks_to_a_member_with_unreadable_metadata(
     version: Version, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = worker(version)

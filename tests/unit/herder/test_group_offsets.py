@@ -23,7 +23,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def offsets(monkeypatch: pytest.MonkeyPatch) -> GroupOffsets:
-    """Return the consumer group offsets of a cluster without a reachable broker."""
+    """Return a `GroupOffsets` object for a cluster without a reachable broker."""
     monkeypatch.setattr(group_offsets, "REQUEST_TIMEOUT_S", 0.2)
     return GroupOffsets({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
 

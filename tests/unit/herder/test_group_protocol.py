@@ -99,7 +99,7 @@ def test_encoded_assignment_with_an_error_equals_the_bytes_of_kafka_connect() ->
     assert decode_assignment(data) == failed
 
 
-def test_connector_name_in_an_assignment_is_utf_8_with_its_length_in_bytes() -> None:
+def test_connector_name_in_an_assignment_is_encoded_in_utf_8_after_its_length_in_bytes() -> None:
     data = encode_assignment(GroupAssignment("", "", 0, Assignment(frozenset({"ä"}))), Version.EAGER)
     assert data == bytes.fromhex("0000 0000 0000 0000 0000000000000000 00000001 0002 c3a4 00000001 ffffffff")
 

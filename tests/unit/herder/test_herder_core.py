@@ -273,7 +273,7 @@ def test_task_configs_are_stored_and_generated_again_if_reconfiguration_is_reque
     assert worker.retries == []
 
 
-def test_tasks_are_created_although_the_connector_requests_reconfiguration_in_each_call_of_task_configs() -> None:
+def test_tasks_are_created_even_if_the_connector_requests_reconfiguration_whenever_it_generates_task_configs() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {}))
     worker.complete(0, 1, succeeds=True)
@@ -380,7 +380,7 @@ def test_task_configs_that_a_former_leader_writes_late_are_replaced() -> None:
     assert list(worker.core.snapshot.connectors["c"].task_configs) == [{"n": "0"}, {"n": "1"}]
 
 
-def test_task_configs_are_not_requested_again_if_the_stored_configs_still_differ_after_a_request() -> None:
+def test_task_configs_are_requested_only_once_if_the_stored_configs_still_differ_from_the_generated_configs() -> None:
     """The stored configs may always differ from the generated configs, for example in values that are not strings."""
     worker = running_worker()
     stored = PutTaskConfigs("c", [{"n": "stored"}])

@@ -1,4 +1,4 @@
-"""Tests of Instances, which handles the requests of tasks to their worker."""
+"""Tests of the class Instances, which handles the requests that tasks send to their worker."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ async def test_offsets_of_a_task_that_another_worker_may_run_are_not_stored() ->
     assert await offsets.read("c", [{"p": 1}]) == [{"o": 1}]
 
 
-async def test_wait_until_stopped_returns_when_a_start_that_is_no_longer_wanted_fails() -> None:
-    """With the eager protocol, the worker cannot rejoin its group before this wait has ended."""
+async def test_method_wait_until_stopped_returns_when_the_pending_start_of_an_unassigned_connector_fails() -> None:
+    """With the eager protocol, the worker cannot rejoin its group before `wait_until_stopped` has returned."""
 
     class BlockedWorker(SlowWorker):
         must_fail = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Tests that a worker replaces statuses of a later generation that a worker outside the group has written."""
+"""Tests that a worker replaces a status that a worker outside the group has written with a later generation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(state: StatusTopicState, task: int, worker_id: str, generation: int) ->
     state.apply(task, encode_key(StatusKey("c", task)), encode_status(status))
 
 
-async def test_failed_status_replaces_a_status_of_a_later_generation_that_a_worker_outside_the_group_wrote() -> None:
+async def test_failed_status_replaces_a_status_that_a_worker_outside_the_group_wrote_with_a_later_generation() -> None:
     state = StatusTopicState()
     read(state, 0, "gone:1", 9)
     read(state, 1, "member:1", 9)

@@ -14,7 +14,7 @@ def partition(number: Any, topic: Any = "t") -> dict[str, Any]:
     return {"kafka_topic": topic, "kafka_partition": number}
 
 
-def test_last_offset_that_a_request_contains_for_a_sink_partition_is_used_and_number_strings_are_converted() -> None:
+def test_last_requested_offset_of_a_sink_partition_is_used_and_strings_are_converted_to_numbers() -> None:
     requested: Any = [
         (partition("0"), {"kafka_offset": "+5"}),
         (partition(1), None),

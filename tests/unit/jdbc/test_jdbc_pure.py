@@ -339,7 +339,7 @@ def test_query_with_several_statements_is_rejected(sql: str) -> None:
         (["odd.schema", "Upper Case"], '"odd.schema".Upper Case'),
     ],
 )
-def test_qualified_table_name_quotes_parts_with_dots_or_quotes_and_can_be_split_into_these_parts(
+def test_qualified_table_name_quotes_parts_that_contain_dots_or_quotes_and_can_be_split_into_its_parts(
     parts: list[str], name: str
 ) -> None:
     assert names.qualified_name(parts) == name
@@ -438,7 +438,7 @@ def convert_days(policy: str, *days: Any, column: JdbcColumn = DAY) -> list[Any]
     return converter.convert(list(enumerate(days)))
 
 
-def test_date_out_of_range_is_replaced_or_skipped_or_rejected_according_to_unmappable_values() -> None:
+def test_setting_unmappable_values_determines_if_a_date_out_of_range_is_replaced_skipped_or_rejected() -> None:
     day = dt.date(2026, 1, 1)
     assert convert_days("null", day, INFINITE) == [(0, day), (1, None)]
     assert convert_days("clamp", day, INFINITE) == [(0, day), (1, dt.date.max)]
