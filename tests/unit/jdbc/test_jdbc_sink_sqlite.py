@@ -324,7 +324,7 @@ class TestErrors:
         with pytest.raises(DataError, match="with a null value and null value schema"):
             put(url, [tombstone(1, 0)], pk__mode="record_key")
 
-    def test_error_for_a_record_that_the_database_rejects_names_the_record_and_the_transaction_is_rolled_back(
+    def test_transaction_with_a_record_that_the_database_rejects_is_rolled_back_and_the_error_names_the_record(
         self, url: str, database: Path
     ) -> None:
         query(database, "CREATE TABLE items (id INTEGER CHECK (id <> 3), name TEXT, price REAL)")

@@ -176,7 +176,7 @@ def test_timestamp_incrementing_mode_reads_rows_with_equal_timestamps_once(datab
     assert [row[0] for row in rows(read_all(props, offsets))] == [2]
 
 
-def test_custom_query_has_the_source_partition_query_and_its_topic_is_the_topic_prefix(
+def test_records_of_a_custom_query_have_the_source_partition_query_and_the_topic_prefix_as_their_topic(
     database: sqlite3.Connection,
 ) -> None:
     _orders(database, 5)
@@ -249,7 +249,9 @@ def test_value_schema_contains_a_column_that_was_added_between_two_runs(database
     assert [(field.name, field.schema.type) for field in batch.value_schema.fields][-1] == ("price", Type.FLOAT64)
 
 
-def test_table_whitelist_blacklist_include_and_exclude_lists_select_the_tables(database: sqlite3.Connection) -> None:
+def test_table_whitelist_blacklist_include_list_and_exclude_list_select_the_tables(
+    database: sqlite3.Connection,
+) -> None:
     for name in ("orders", "old_orders", "people"):
         database.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)")
         database.execute(f"INSERT INTO {name} VALUES (1)")

@@ -55,7 +55,7 @@ lags = st.dictionaries(
 
 
 @given(lags, st.integers(1, 3000))
-def test_row_limit_allows_at_least_one_row_of_each_lagging_partition_and_none_beyond_the_log_end_offset(
+def test_row_limit_allows_at_least_one_row_of_each_lagging_partition_but_no_row_after_the_log_end_offset(
     backlog: dict[Key, tuple[int, int]], rows_max: int
 ) -> None:
     position = {key: start for key, (start, _) in backlog.items()}

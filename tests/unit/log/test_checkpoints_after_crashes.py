@@ -40,7 +40,7 @@ def append(log: PartitionLog, value: bytes, epoch: int) -> None:
 
 
 def with_flushed_records(seed: int) -> tuple[SimulatedDisk, LogManager, PartitionLog, list[bytes]]:
-    """Return the disk, the manager, the log, and the values of the log's twenty flushed records."""
+    """Create a log with twenty flushed records. Return the disk, the manager, the log and the records' values."""
     disk = SimulatedDisk(Random(seed))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -144,7 +144,7 @@ def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_records_appended_after_recovery_truncated_the_log_are_recovered_after_power_failure(seed: int) -> None:
+def test_records_appended_after_a_truncation_by_recovery_are_recovered_after_power_failure(seed: int) -> None:
     """The disk lost records below the recovery point.
 
     If recovery did not lower the recovery point, the next recovery would not check the new records.
@@ -303,7 +303,9 @@ def test_truncation_before_a_segment_roll_survives_power_failure(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_checkpoint_read_at_startup_is_not_replaced_by_older_checkpoint_after_power_failure(seed: int) -> None:
+def test_checkpoint_that_was_read_at_startup_is_not_replaced_by_an_older_checkpoint_after_power_failure(
+    seed: int,
+) -> None:
     """The older checkpoint has a larger recovery point.
 
     With the larger recovery point, recovery would not check unsynced records.

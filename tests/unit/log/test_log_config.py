@@ -40,7 +40,7 @@ def test_default_of_retention_ms_is_log_retention_ms_or_log_retention_minutes_or
     assert LogConfig.from_properties({}, broker).retention_ms == expected
 
 
-def test_topic_config_overrides_broker_config_and_synonyms_are_listed() -> None:
+def test_synonyms_of_a_topic_config_are_listed_and_the_topic_config_overrides_the_broker_config() -> None:
     value = resolve_config("segment.bytes", {"segment.bytes": "2000000"}, {"log.segment.bytes": "3000000"})
     assert (value.value, value.source) == ("2000000", ConfigSource.DYNAMIC_TOPIC)
     assert value.synonyms == (
@@ -50,7 +50,7 @@ def test_topic_config_overrides_broker_config_and_synonyms_are_listed() -> None:
     )
 
 
-def test_retention_ms_from_log_retention_hours_is_reported_with_default_source() -> None:
+def test_retention_ms_that_is_derived_from_log_retention_hours_is_reported_with_source_default() -> None:
     value = resolve_config("retention.ms", {}, {"log.retention.hours": "168"})
     assert (value.value, value.source, value.synonyms) == ("604800000", ConfigSource.DEFAULT, ())
     shorter = resolve_config("retention.ms", {}, {"log.retention.hours": "24"})

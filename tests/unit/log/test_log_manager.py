@@ -174,7 +174,7 @@ def test_maintenance_schedule_contains_no_deleted_partitions() -> None:
     assert manager._due_ms == due_ms
 
 
-def test_maintenance_flushes_logs_and_applies_retention_and_writes_checkpoints() -> None:
+def test_maintenance_flushes_logs_applies_retention_and_writes_checkpoints() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(20):
@@ -195,7 +195,7 @@ def test_maintenance_flushes_logs_and_applies_retention_and_writes_checkpoints()
 
 
 def test_failed_log_directory_is_offline_and_contains_no_clean_shutdown_marker() -> None:
-    """Rule R14: an error in one log directory leaves the other log directories online."""
+    """Rule R14 in docs/broker.md: an error in one log directory leaves the other log directories online."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")
@@ -220,7 +220,7 @@ def test_failed_log_directory_is_offline_and_contains_no_clean_shutdown_marker()
 
 
 def test_log_directory_goes_offline_after_it_is_deleted(caplog: pytest.LogCaptureFixture) -> None:
-    """Rule R14: records that are written to deleted files are lost when the process ends."""
+    """Rule R14 in docs/broker.md: records that are written to deleted files are lost when the process ends."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")
@@ -467,7 +467,7 @@ def test_append_after_a_truncation_waits_until_the_truncation_is_synced(outcome:
     assert synced == [path] * (2 if outcome == "truncated again" else 1)
 
 
-def test_leader_epoch_checkpoint_is_written_before_a_roll_or_flush_and_otherwise_by_maintenance_in_portions() -> None:
+def test_maintenance_writes_leader_epoch_checkpoints_in_portions_unless_a_roll_or_flush_has_written_them() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
@@ -493,7 +493,10 @@ def test_leader_epoch_checkpoint_is_written_before_a_roll_or_flush_and_otherwise
 
 
 def test_pending_leader_epoch_checkpoint_writes_of_deleted_partitions_are_dropped() -> None:
-    """Topics may be created and deleted faster than epochs are written. A pending write keeps a log in memory."""
+    """Topics may be created and deleted faster than leader epochs are written.
+
+    As long as a write is pending, the log of its partition stays in memory.
+    """
     manager = start(MemoryStorage())
     for partition in range(100):
         append(manager, "t", partition, b"value")

@@ -1,4 +1,7 @@
-"""Tests that a running broker recreates files that are deleted or truncated, or names them in the error."""
+"""Tests of a running broker whose files are deleted or truncated.
+
+The broker either recreates the file or names the file in the error.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def truncate_file(path: Path) -> None:
 
 
 def set_modified_after(path: Path, than: Path) -> None:
-    """Give `path` a later modification time than `than`.
+    """Make the modification time of `path` later than the modification time of `than`.
 
     The times differ even if both files were written within the file system's timestamp resolution.
     """

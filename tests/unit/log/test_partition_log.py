@@ -85,7 +85,7 @@ def test_read_starts_at_the_batch_that_contains_the_offset_and_ends_at_the_upper
 
 
 def test_read_ends_at_the_high_watermark_by_default() -> None:
-    """Rule R3: a read between the high watermark and the log end offset returns no records, but does not fail."""
+    """Rule R3 in docs/broker.md: a read between the high watermark and the log end offset returns no records."""
     log = open_log()
     log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW)
     assert log.read(0, 100).size_bytes == 0
@@ -216,7 +216,7 @@ def test_retries_of_the_last_five_batches_of_a_producer_are_recognized_as_duplic
     assert error_of(lambda: producer(log, 2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequence_that_wraps_to_0_is_accepted_and_sequence_gap_or_old_producer_epoch_is_rejected() -> None:
+def test_sequence_that_wraps_to_0_is_accepted_but_a_sequence_gap_or_an_old_producer_epoch_is_rejected() -> None:
     log = open_log()
     producer(log, 2**31 - 2, 2)
     producer(log, 0, 1)
@@ -242,7 +242,7 @@ def test_producer_state_survives_restart(clean: bool) -> None:
 
 
 def test_state_of_an_active_producer_does_not_expire_if_its_records_have_old_timestamps() -> None:
-    """A producer that copies last year's records is active.
+    """A producer that copies last year's records is active, although the timestamps of its records are old.
 
     If the producer's state expired, a retried batch would be appended twice.
     """
@@ -482,7 +482,7 @@ class FailingStorage(MemoryStorage):
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_failed_write_takes_log_offline_and_keeps_acknowledged_records(error: int) -> None:
-    """Rule R14: on a full or failed disk, appends fail and acknowledged records remain readable."""
+    """Rule R14 in docs/broker.md: on a full or failed disk, appends fail and acknowledged records remain readable."""
     storage = FailingStorage()
     log = open_log(storage)
     append(log, b"acknowledged")
@@ -631,7 +631,7 @@ def test_batch_larger_than_segment_bytes_is_rejected() -> None:
     assert error_of(lambda: append(log, b"x" * 300)) == ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_segment_swap_is_completed_if_it_was_interrupted_after_all_files_were_renamed_to_swap() -> None:
+def test_segment_swap_is_completed_if_it_was_interrupted_after_all_files_were_renamed_to_swap_files() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)
@@ -670,7 +670,7 @@ def test_log_with_a_corrupt_swap_segment_opens_with_the_valid_records(has_first_
     assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
 
 
-def test_segment_swap_is_undone_if_it_was_interrupted_before_all_files_were_renamed_to_swap() -> None:
+def test_segment_swap_is_undone_if_it_was_interrupted_before_all_files_were_renamed_to_swap_files() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)

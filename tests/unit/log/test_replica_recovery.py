@@ -99,7 +99,7 @@ def test_leader_epochs_that_start_after_the_log_end_offset_are_removed_on_load(w
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_replica_log_is_truncated_at_gap_left_by_power_failure(is_compacted: bool) -> None:
+def test_replica_log_is_truncated_at_a_gap_that_a_power_failure_has_left(is_compacted: bool) -> None:
     storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
     storage.makedirs("/d")
 
@@ -125,7 +125,7 @@ def test_replica_log_is_truncated_at_gap_left_by_power_failure(is_compacted: boo
 def test_log_without_producer_snapshots_is_truncated_at_corruption_before_recovery_point(
     was_closed_cleanly: bool, is_only_replica: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule R15: without producer snapshots, recovery also reads the records below the recovery point.
+    """Rule R15 in docs/broker.md: without producer snapshots, recovery also reads the records below the recovery point.
 
     A crash may destroy the snapshots. If the partition has only one replica, the log is not truncated, because no other
     replica has the records after the corruption. The log then opens without producer state.
@@ -182,7 +182,7 @@ def test_log_goes_offline_if_a_corrupt_batch_makes_its_truncation_fail(corrupt: 
     assert "/d/t-0" in (log.offline_reason or "")
 
 
-def test_follower_segments_are_contiguous_although_compaction_removed_offsets() -> None:
+def test_segments_of_a_follower_are_contiguous_even_if_compaction_has_removed_offsets() -> None:
     """If the segments had a gap between them, recovery would assume a power failure and truncate the log."""
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -198,7 +198,10 @@ def test_follower_segments_are_contiguous_although_compaction_removed_offsets() 
 
 
 def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point() -> None:
-    """Rule R2: if the start offset were lost, a leader would return too large an end offset for leader epoch 1."""
+    """Rule R2 in docs/broker.md.
+
+    If the start offset were lost, a leader would return too large an end offset for leader epoch 1.
+    """
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -213,7 +216,10 @@ def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point(
 
 @pytest.mark.parametrize("rolled", [False, True])
 def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: bool) -> None:
-    """Rule R2: if start offsets were lost, a follower would keep uncommitted records of the previous epoch."""
+    """Rule R2 in docs/broker.md.
+
+    If start offsets were lost, a follower would keep uncommitted records of the previous epoch.
+    """
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(cleanup_compact=True), 0)
@@ -230,7 +236,10 @@ def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: b
 
 
 def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
-    """Rule R3: a log that kept an old epoch would be truncated to that epoch's end offset, below committed records."""
+    """Rule R3 in docs/broker.md.
+
+    A log that kept an old epoch would be truncated to that epoch's end offset, which is below committed records.
+    """
     storage = MemoryStorage()
     storage.makedirs("/d/t-0")
     storage.write("/d/t-0/00000000000000000066.log", b"")
@@ -245,9 +254,9 @@ def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
 def test_replica_log_is_truncated_where_segment_file_was_deleted(
     lost: int, is_compacted: bool, was_closed_cleanly: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The remaining index files prove the loss.
+    """Index files without a `.log` file prove that the `.log` file was lost.
 
-    Retention and compaction delete the index files of a segment before its .log file.
+    Retention and compaction delete the index files of a segment before its `.log` file.
     """
     storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
     storage.makedirs("/d")

@@ -69,7 +69,7 @@ def test_accepted_isr_change_returns_new_partition_state() -> None:
     assert describe_partition(apply_result(IMAGE, result)) == "1/123//"
 
 
-def test_replica_joins_the_elr_if_the_isr_that_remains_after_it_leaves_is_below_min_isr() -> None:
+def test_replica_that_leaves_the_isr_joins_the_elr_if_the_remaining_isr_is_below_min_isr() -> None:
     assert describe_partition(apply_result(IMAGE, alter(IMAGE, "1"))) == "1/1/2/"
 
 
@@ -100,7 +100,10 @@ def test_rejected_isr_change_writes_no_record(overrides: dict[str, object], code
 
 
 def test_replica_with_an_outdated_broker_epoch_cannot_join_isr() -> None:
-    """Rule R6: the broker epoch belongs to an earlier incarnation. The current incarnation may have lost records."""
+    """Rule R6 in docs/broker.md.
+
+    The broker epoch belongs to an earlier incarnation of the broker. The current incarnation may have lost records.
+    """
     result = alter(IMAGE, "123", epochs={3: 99})
     assert (partition_result(result).error_code, result.records) == (ErrorCode.INELIGIBLE_REPLICA, [])
 
@@ -115,7 +118,10 @@ def test_isr_change_with_broker_epoch_minus_one_is_accepted() -> None:
 
 
 def test_alter_partition_from_an_earlier_incarnation_of_the_leader_is_rejected() -> None:
-    """Rule R6: a restarted broker may have lost records, so its earlier incarnation cannot change the ISR."""
+    """Rule R6 in docs/broker.md.
+
+    A restarted broker may have lost records, so its earlier incarnation cannot change the ISR.
+    """
     with pytest.raises(ApiError) as caught:
         alter_partitions(IMAGE, AlterPartitionRequest(broker_id=1, broker_epoch=7), topic_configs())
     assert caught.value.code == ErrorCode.STALE_BROKER_EPOCH

@@ -77,7 +77,7 @@ def test_broker_returning_after_clean_shutdown_stays_in_elr() -> None:
 
 
 def test_broker_returning_after_unclean_shutdown_leaves_elr() -> None:
-    """Rule R6: after an unclean shutdown, the broker may have lost records that it had acknowledged."""
+    """Rule R6 in docs/broker.md: after an unclean shutdown, the broker may have lost acknowledged records."""
     image = cluster_image(partition_image("12", "12", 1), brokers="12")
     assert describe_partition(apply_result(image, register(image, 1, previous=-1))) == "2/2//"
     assert describe_partition(apply_result(image, register(image, 1, previous=99))) == "2/2//"
@@ -89,7 +89,7 @@ def test_restarted_broker_stays_in_the_isr_of_a_partition_without_other_replicas
 
 
 def test_broker_is_unfenced_after_it_has_read_its_registration_record() -> None:
-    """Rule R11: a broker can be elected leader only after it has caught up with the metadata log."""
+    """Rule R11 in docs/broker.md: a broker can be elected leader only after it has caught up with the metadata log."""
     image = cluster_image(partition_image("12", "", -1, elr="12"), brokers="12", fenced="1")
     late = send_heartbeat(image, 1, offset=100)
     assert (late.response.is_caught_up, late.response.is_fenced, late.records) == (False, True, [])
@@ -129,7 +129,10 @@ def test_fencing_a_broker_moves_its_leaderships_and_leaves_partitions_without_ot
 
 
 def test_controlled_shutdown_moves_leaders_and_waits_for_other_brokers() -> None:
-    """Rule R13: the broker closes its sockets only after every other broker has applied the new leaders."""
+    """Rule R13 in docs/broker.md.
+
+    The broker closes its sockets only after every other broker has applied the new leaders.
+    """
     image = cluster_image(partition_image("12", "12", 1), brokers="123")
     liveness = BrokerLiveness(9000)
     for broker_id in (1, 2, 3):
@@ -168,7 +171,7 @@ class TestLiveness:
         assert liveness.stale_brokers([1, 2], 9000) == []
         assert liveness.stale_brokers([1, 2], 9001) == [1]
 
-    def test_broker_marked_dead_has_no_session_until_its_next_heartbeat(self) -> None:
+    def test_broker_that_is_marked_dead_has_no_session_until_its_next_heartbeat(self) -> None:
         liveness = BrokerLiveness(9000)
         liveness.on_heartbeat(1, 5, 0)
         liveness.mark_dead(1)

@@ -60,12 +60,12 @@ def test_preferred_leader_is_elected_only_if_in_sync() -> None:
     assert change(partition_image("123", "123", 2), live="23", election=Election.PREFERRED) is None
 
 
-def test_replica_joins_elr_if_the_isr_that_remains_after_it_leaves_is_below_min_isr() -> None:
+def test_replica_that_leaves_the_isr_joins_the_elr_if_the_remaining_isr_is_smaller_than_min_isr() -> None:
     record = expect_change(partition_image("123", "12", 1), isr=[1])
     assert (record.isr, record.eligible_leader_replicas, record.leader) == ([1], [2], NO_LEADER_CHANGE)
 
 
-def test_replica_does_not_join_elr_if_the_isr_that_remains_after_it_leaves_has_min_isr_replicas() -> None:
+def test_replica_that_leaves_the_isr_does_not_join_the_elr_if_the_remaining_isr_has_min_isr_replicas() -> None:
     record = expect_change(partition_image("123", "123", 1), isr=[1, 2])
     assert (record.isr, record.eligible_leader_replicas) == ([1, 2], None)
 
@@ -101,7 +101,7 @@ def test_last_in_sync_replica_leaves_isr_and_becomes_last_known_leader() -> None
     assert record.last_known_elr == [1]
 
 
-def test_replica_after_unclean_shutdown_leaves_isr_and_elr() -> None:
+def test_replica_leaves_isr_and_elr_after_an_unclean_shutdown_of_its_broker() -> None:
     record = expect_change(partition_image("123", "1", 1, elr="2"), isr=[], unclean_shutdowns=(1,), live="")
     assert (record.leader, record.isr, record.eligible_leader_replicas) == (NO_LEADER, [], None)
     assert record.last_known_elr == [1]

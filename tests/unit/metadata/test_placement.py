@@ -38,7 +38,7 @@ def test_replicas_of_a_partition_are_spread_evenly_over_racks_if_there_are_fewer
         assert max(Counter(THREE_RACKS[broker] for broker in replicas).values()) == 2
 
 
-def test_fenced_broker_is_assigned_a_replica_only_if_necessary_and_never_as_leader() -> None:
+def test_fenced_broker_is_assigned_a_replica_only_if_necessary_and_is_never_the_leader() -> None:
     image = brokers({1: None, 2: None, 3: None}, fenced=(2,))
     assert all(2 not in replicas for replicas in place_partitions(image, 0, 9, 2, "t"))
     assert all(replicas[0] != 2 and len(replicas) == 3 for replicas in place_partitions(image, 0, 9, 3, "t"))

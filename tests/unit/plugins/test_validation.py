@@ -208,7 +208,7 @@ def test_validation_reports_missing_or_conflicting_topic_keys_of_a_sink(
     assert result.type == "sink"
 
 
-def test_transforms_of_a_self_reading_sink_are_rejected() -> None:
+def test_transforms_of_a_sink_that_reads_its_topics_itself_are_rejected() -> None:
     props = {"topics": "a", "transforms": "A", "transforms.A.type": "Filter"}
     assert validate(ExampleSink, **props).errors == []
     (error,) = validate(ExamplePlainSink, **props).errors

@@ -202,7 +202,7 @@ def test_each_error_code_has_a_short_message(code: ErrorCode) -> None:
         assert len(code.message) < 110
 
 
-def test_from_code_maps_unknown_codes_to_unknown_server_error() -> None:
+def test_unknown_error_number_is_mapped_to_error_code_unknown_server_error() -> None:
     assert ErrorCode.from_code(3) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ErrorCode.from_code(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
 

@@ -144,7 +144,7 @@ def test_snappy_is_written_with_xerial_framing_and_raw_blocks_are_decompressed()
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data))) == data
 
 
-def test_find_keyless_records_returns_the_indexes_of_records_without_keys() -> None:
+def test_function_find_keyless_records_returns_the_indexes_of_records_without_keys() -> None:
     columns = RecordColumns(values=[b"1", b"2", b"3"], keys=[b"k", None, None], timestamps=5)
     for codec in Compression:
         batch = build_batch(columns, compression=codec)

@@ -69,7 +69,10 @@ def records(*offsets: int) -> bytes:
 def test_follower_fetches_before_it_appends_only_if_the_records_end_below_the_leaders_high_watermark(
     action: follower.FetchAction, records_received: bytes, expected: tuple[int, int] | None
 ) -> None:
-    """Rule R1: a fetch tells the leader that the follower has every record before the fetch offset."""
+    """Rule R1 in docs/broker.md.
+
+    A fetch request tells the leader that the follower has every record before the fetch offset.
+    """
     assert follower.end_after_append(action, records_received) == expected
     request = follower.next_fetch(0, Log(), 5, 1000, expected)
     assert (request.fetch_offset, request.last_fetched_epoch) == (expected or (10, 3))
@@ -88,7 +91,7 @@ def test_follower_fetches_before_it_appends_only_if_the_records_end_below_the_le
 def test_follower_truncates_to_the_offset_that_the_leader_epochs_determine(
     epoch: int, end_offset: int, expected: int
 ) -> None:
-    """Rule R2: a follower never truncates to its own high watermark, which is 4 here.
+    """Rule R2 in docs/broker.md: a follower never truncates to its own high watermark, which is 4 here.
 
     The leader's high watermark may be higher.
     """

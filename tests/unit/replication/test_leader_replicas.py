@@ -39,7 +39,7 @@ def image_with_isr(isr: tuple[int, ...], partition_epoch: int) -> PartitionImage
 
 
 def test_high_watermark_is_smallest_log_end_offset_of_isr() -> None:
-    """Rule R1: an acknowledged record is on every replica that may be elected next."""
+    """Rule R1 in docs/broker.md: an acknowledged record is on every replica that may be elected next."""
     replicas = leader()
     fetch(replicas, 2, 10, end=10)
     assert replicas.compute_high_watermark(10, 0, all_eligible) == -1  # replica 3 has not fetched yet
@@ -49,8 +49,8 @@ def test_high_watermark_is_smallest_log_end_offset_of_isr() -> None:
     assert replicas.compute_high_watermark(10, 0, all_eligible) == 10
 
 
-def test_high_watermark_does_not_advance_below_min_isr() -> None:
-    """Rule R7: a record is not committed before min.insync.replicas replicas have it."""
+def test_high_watermark_does_not_advance_while_the_isr_is_smaller_than_min_isr() -> None:
+    """Rule R7 in docs/broker.md: a record is not committed before min.insync.replicas replicas have it."""
     replicas = leader(isr=(1,))
     assert replicas.is_under_min_isr
     assert replicas.compute_high_watermark(10, 0, none_eligible) is None
@@ -167,7 +167,10 @@ def test_isr_expansion_takes_effect_when_proposed_but_isr_shrink_only_when_it_is
 
 
 def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
-    """Rule R5: a follower that has only reached a new leader's high watermark may lack committed records."""
+    """Rule R5 in docs/broker.md.
+
+    A follower that has only reached a new leader's high watermark may lack committed records.
+    """
     replicas = leader(isr=(1, 2), end=10)
     fetch(replicas, 3, 7, end=10)
     assert (
@@ -183,7 +186,10 @@ def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
 
 
 def test_isr_proposal_contains_broker_epoch_of_the_incarnation_that_fetched() -> None:
-    """Rule R6: if the follower restarts, perhaps with an empty disk, the controller rejects the proposal."""
+    """Rule R6 in docs/broker.md.
+
+    If the follower restarts, perhaps with an empty disk, the controller rejects the proposal.
+    """
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0, epoch=41)
     proposal = replicas.propose_isr_change(

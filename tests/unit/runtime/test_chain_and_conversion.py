@@ -29,7 +29,7 @@ from support.errors import error_policy
 
 
 class Double(Transformation):
-    """Doubles numbers, but drops zero and fails for thirteen."""
+    """A transform that doubles numbers, but drops zero and fails for thirteen."""
 
     def apply(self, record: Any) -> Any:
         if record.value == 13:
@@ -38,14 +38,14 @@ class Double(Transformation):
 
 
 class IsSmall(Predicate):
-    """Matches numbers below ten."""
+    """A predicate that matches numbers below ten."""
 
     def test(self, record: Any) -> bool:
         return bool(record.value < 10)
 
 
 class Digits(Converter):
-    """Decodes digits as INT64 and other ASCII text as STRING, but fails for `!`."""
+    """A converter that decodes digits as INT64 and other ASCII text as STRING, but fails for `!`."""
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         if data is None:
@@ -215,7 +215,7 @@ def test_decoding_of_records_converts_headers() -> None:
 
 
 class Distinct(Transformation):
-    """Drops values that it has already received."""
+    """A transform that drops values that it has already received."""
 
     def __init__(self) -> None:
         self.seen: set[Any] = set()
@@ -310,7 +310,7 @@ def test_encoding_converts_headers_before_keys() -> None:
     assert [failure.stage for failure, _ in reported] == ["HEADER_CONVERTER"]
 
 
-def test_apply_is_called_for_each_record_if_a_subclass_of_a_batch_transform_overrides_only_apply() -> None:
+def test_method_apply_is_called_for_each_record_if_a_subclass_of_a_batch_transform_overrides_only_apply() -> None:
     class Batchwise(Transformation):
         def apply_batch(self, batch: Any) -> Any:
             return batch

@@ -39,7 +39,7 @@ def test_source_producer_properties_combine_worker_and_connector_keys() -> None:
         ("max.in.flight.requests.per.connection", "6", "max.in.flight.requests.per.connection must be at most 5"),
     ],
 )
-def test_producer_settings_that_conflict_with_idempotence_disable_it_unless_idempotence_is_set_explicitly(
+def test_idempotence_is_disabled_by_conflicting_producer_settings_unless_it_is_enabled_explicitly(
     key: str, value: str, rule: str
 ) -> None:
     worker = {"bootstrap.servers": "h:1"}

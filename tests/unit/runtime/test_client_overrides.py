@@ -47,7 +47,7 @@ def test_warnings_about_client_keys_of_the_worker_are_not_repeated_for_a_connect
     assert list(override_problems(Source, {"producer.override.linger.ms": "1"}, worker)) == []
 
 
-def test_consumer_overrides_of_a_self_reading_sink_are_not_validated() -> None:
+def test_consumer_overrides_of_a_sink_that_reads_its_topics_itself_are_not_validated() -> None:
     assert list(override_problems(SelfReadingSink, {"consumer.override.security.protocol": "SSL"}, {})) == []
     assert [problem.is_error for problem in override_problems(Sink, {"consumer.override.security.protocol": "SSL"}, {})]
 

@@ -85,7 +85,7 @@ def certified_key(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
     return key, builder.sign(key, hashes.SHA256())
 
 
-def test_private_key_and_its_certificate_chain_and_trusted_certificates_are_read_from_a_pkcs12_file() -> None:
+def test_private_key_certificate_chain_and_trusted_certificates_are_read_from_a_pkcs12_file() -> None:
     key, own = certified_key("own")
     _, other = certified_key("other")
     pem = [each.public_bytes(Encoding.PEM).decode() for each in (own, other)]
@@ -114,7 +114,10 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """Complete a TLS handshake between the two contexts in memory, and return the cipher suite. Raises ssl.SSLError."""
+    """Complete a TLS handshake between the two contexts in memory, and return the cipher suite.
+
+    Raise ssl.SSLError if the handshake fails.
+    """
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),

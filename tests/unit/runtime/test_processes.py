@@ -127,7 +127,7 @@ async def test_next_spawn_starts_the_fork_server_again_after_a_failed_start(monk
     await processes.close()
 
 
-async def test_close_of_processes_succeeds_after_the_fork_server_failed_to_start(
+async def test_closing_the_processes_object_succeeds_after_the_fork_server_failed_to_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The control socket is already closed, so close() must not use its file descriptor."""
@@ -138,7 +138,7 @@ async def test_close_of_processes_succeeds_after_the_fork_server_failed_to_start
     await processes.close()
 
 
-async def test_close_of_processes_succeeds_if_no_fork_server_was_started() -> None:
+async def test_closing_the_processes_object_succeeds_if_no_fork_server_was_started() -> None:
     await Processes().close()
 
 
@@ -181,7 +181,7 @@ def _wait_until_exists(path: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> AsyncIterator[Processes]:
-    """Yield Processes whose fork server can import `modules`."""
+    """Yield a `Processes` object whose fork server can import `modules`."""
     for name, source in modules.items():
         (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.pathsep.join(sys.path)}")
@@ -248,7 +248,7 @@ async def test_fork_server_that_hangs_is_replaced(tmp_path: Path, monkeypatch: p
         assert not await processes.share(["shared_twice"])
 
 
-async def test_closing_the_processes_kills_a_fork_server_that_does_not_exit(
+async def test_closing_the_processes_object_kills_a_fork_server_that_does_not_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _running(tmp_path, monkeypatch) as processes:

@@ -1,4 +1,4 @@
-"""Tests of the records that a self-reading sink reports as failed.
+"""Tests of the records that a self-reading sink, which consumes its topics itself, reports as failed.
 
 The platform reads these records again and writes their original bytes to the dead letter queue.
 """
@@ -57,7 +57,7 @@ def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSin
     ), counters
 
 
-def test_records_that_a_self_reading_sink_reports_are_written_to_the_dead_letter_queue_with_original_bytes(
+def test_reported_records_of_a_sink_that_reads_its_topics_itself_are_written_to_the_dlq_with_original_bytes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     producer = Producer()
@@ -85,7 +85,7 @@ def test_error_report_without_a_dead_letter_queue_counts_and_logs_the_records(ca
     assert counters.skipped == 1
 
 
-def test_error_report_of_a_self_reading_sink_writes_records_and_raises_an_error_if_errors_are_not_tolerated() -> None:
+def test_error_report_writes_the_dlq_records_and_raises_an_error_if_errors_are_not_tolerated() -> None:
     producer = Producer()
     errors, counters = make(error_policy(), producer)
     assert not errors.tolerates_errors

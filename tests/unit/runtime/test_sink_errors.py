@@ -1,6 +1,6 @@
-"""Tests of the records of a sink that fail in conversion, in a transform or in the task.
+"""Tests of sink records that a converter, a transform or the task rejects.
 
-Their DLQ records contain the original bytes. Offset commits wait until the DLQ records are acknowledged.
+The DLQ records contain the original bytes. Offset commits wait until the DLQ records are acknowledged.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def assigned_core(*partitions: tuple[str, int], **options: Any) -> SinkTaskCore:
 
 
 def put_next(core: SinkTaskCore, now_ms: int = 0) -> SinkRecords:
-    """Complete the pending conversion of `core`, and return the records of its next put."""
+    """Complete the pending conversion of `core`, and return the records of the next put."""
     convert = next(effect for effect in core.next_step(now_ms) if isinstance(effect, Convert))
     [put] = core.converted(records_of(convert.fetched), now_ms=now_ms)
     assert isinstance(put, Put)
@@ -179,7 +179,7 @@ def test_put_error_that_is_not_retriable_fails_the_task_and_no_offsets_of_this_p
     assert release == Release(frozenset({A}))
 
 
-def test_revocation_commits_offsets_and_closes_the_partitions_and_drops_their_fetched_records() -> None:
+def test_revocation_commits_offsets_and_closes_partitions_without_putting_their_fetched_records() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -230,7 +230,7 @@ def test_remaining_partitions_are_rewound_after_pre_commit_has_failed_during_a_r
     assert core.closed()[0] == Seek({B: 0})
 
 
-def test_consumer_seeks_to_an_offset_that_the_task_requests_during_a_put_when_the_put_completes() -> None:
+def test_consumer_seeks_to_the_offset_that_the_task_requested_during_a_put_after_the_put_has_completed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)

@@ -1,4 +1,4 @@
-"""Tests of the keys `errors.*`: errors are retried with backoff, and then only the failed records are skipped."""
+"""Tests of the keys `errors.*`: failed operations are retried with backoff before failed records are skipped."""
 
 from __future__ import annotations
 

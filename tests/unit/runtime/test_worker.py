@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 
 
 class FakeHost(HostProcess):
-    """A host process whose end of the channel is in the test's process.
+    """A fake host process whose end of the channel is in the test's own process.
 
     `responses` maps a message type to the response, or to an event that must be set before the
     response is sent.
