@@ -32,7 +32,7 @@ def test_utc_offset_with_a_sign_and_minutes_is_parsed_to_a_time_zone(name: str, 
 def test_short_time_zone_name_of_java_is_parsed_to_its_region() -> None:
     assert time_zone("PST") == ZoneInfo("America/Los_Angeles")
     assert time_zone("Europe/Berlin") == ZoneInfo("Europe/Berlin")
-    # The sign of these names of the IANA database is opposite to that of an offset.
+    # In these names of the IANA database, the sign is the opposite of the sign of the UTC offset.
     assert time_zone("Etc/GMT+2").utcoffset(_NOON) == dt.timedelta(hours=-2)
 
 

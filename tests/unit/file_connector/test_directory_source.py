@@ -528,4 +528,4 @@ def test_directory_search_deletes_a_committed_file_that_the_commit_callback_did_
     monkeypatch.setattr(DirectorySourceConnector, "task_class", TaskWithoutCommit)
     run = read(tmp_path, finished_action="delete")
     assert len(run.records) == 2
-    assert os.listdir(tmp_path) == ["b"]  # its offset is committed only at the end of the run
+    assert os.listdir(tmp_path) == ["b"]  # the offset of b is committed only at the end of the run

@@ -574,7 +574,7 @@ def test_revoked_task_that_stopped_late_is_assigned_before_the_rebalance_backoff
     group.rebalance()
     group.join("worker2")
     before = group.held["worker1"]
-    plan = group.rebalance(sync_fails=True)  # worker1 applies it late
+    plan = group.rebalance(sync_fails=True)  # worker1 applies its assignment late
     revoked = plan.revoked["worker1"]
     assert len(revoked.tasks) == 2
     assert group.rebalance().delay_ms == 40

@@ -90,7 +90,7 @@ def test_rows_that_change_after_the_start_of_an_initial_load_are_read_again_in_t
     offsets = Offsets()
     props |= {"mode": "timestamp+incrementing", "timestamp.column.name": "changed", "incrementing.column.name": "id"}
     assert len(rows(read_all(props, offsets, 3))) == 1000
-    # One second ahead: after the start of the initial load. The loop below waits until this time has passed.
+    # This time is one second ahead and after the start of the initial load. The loop below waits until it has passed.
     database.execute("UPDATE orders SET changed = unixepoch() * 1000 + 1000 WHERE id = 7")
     found: list[int] = []
     deadline_s = time.monotonic() + 10

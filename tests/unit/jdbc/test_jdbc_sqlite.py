@@ -468,7 +468,7 @@ def test_query_that_failed_thousands_of_times_is_still_retried(
     database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _orders(database, 1)
-    # Without a busy timeout, a query on a locked database fails immediately. With one, it waits 10 s of real time.
+    # Without a busy timeout, a query on a locked database fails immediately. With a timeout, it waits for 10 s.
     monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.0)
     task = JdbcSourceTask()
     task.context = Context(Offsets())  # type: ignore[assignment]

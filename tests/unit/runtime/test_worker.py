@@ -242,7 +242,7 @@ async def test_stop_of_a_failed_task_returns_after_its_host_process_has_ended() 
         assert listener.states == [(TASK, "FAILED")]
 
 
-async def test_pause_and_resume_and_log_level_changes_are_sent_to_the_host_process_of_a_running_task() -> None:
+async def test_pause_resume_and_log_level_changes_are_sent_to_the_host_process_of_a_running_task() -> None:
     async with running() as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
         await worker.set_log_level("headrace", "DEBUG", 1)
@@ -271,7 +271,7 @@ async def test_shared_host_process_of_a_connector_class_ends_when_its_last_conne
         assert not processes.hosts[1].ended.done()
 
 
-async def test_hung_connector_is_failed_and_other_connectors_in_its_host_process_are_started_again() -> None:
+async def test_hung_connector_has_state_failed_and_other_connectors_in_its_host_process_are_started_again() -> None:
     async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, listener):
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})

@@ -100,7 +100,7 @@ def test_misspelt_keys_of_an_internal_topic_cause_warnings_with_suggestions() ->
         "offset.storage.partition": "25",
         "status.storage.min.insync.replica": "2",
         "status.storage.min.insync.replicas": "2",
-        "status.storage.vendor.placement": "x",  # a broker may have topic configs that Apache Kafka has not
+        "status.storage.vendor.placement": "x",  # a broker may have topic configs that Apache Kafka lacks
     }
     text = "Configuration key {} sets the unknown topic config {}; did you mean {}?"
     assert WorkerConfig.distributed({**DISTRIBUTED, **keys}).warnings == (

@@ -153,7 +153,7 @@ def test_object_search_finds_a_million_new_objects_in_order() -> None:
 
 @pytest.mark.slow
 def test_generic_discovery_finds_50_new_objects_among_a_million_objects_with_little_memory() -> None:
-    # 64 slots are read up to time 5; the last 50 objects are newer.
+    # The 64 stored positions are at time 5. Only the last 50 objects are newer.
     bucket = Listing(MILLION, lambda index: f"in/{index:07d}.json", lambda index: 9 if index >= MILLION - 50 else 5)
     positions = {slot: {"modified": 5, "object": "in/9", "record": 1, "complete": True} for slot in range(64)}
     finder = FileFinder(bucket, [""], lambda key: "t", positions)

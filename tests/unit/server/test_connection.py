@@ -341,7 +341,7 @@ def test_eof_closes_connection_immediately_if_no_request_is_left_for_the_next_ti
 
 
 @pytest.mark.anyio
-async def test_connection_limits_apply_to_requests_processed_in_time_slices() -> None:
+async def test_connection_limits_apply_to_requests_that_are_processed_in_time_slices() -> None:
     client = SimulatedClient(ConnectionLimits(time_slice_s=0))
     received = client.send(frame(body(b"a", 1000)) * 2000)
     assert not client.transport.reading

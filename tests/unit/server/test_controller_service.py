@@ -226,7 +226,7 @@ def test_silent_broker_is_fenced_when_its_session_expires() -> None:
     run(work())
 
 
-def test_after_a_blocked_event_loop_the_controller_processes_pending_heartbeats_before_it_fences_brokers(
+def test_controller_whose_event_loop_was_blocked_handles_pending_heartbeats_before_it_fences_brokers(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace_broker.server.controller._LOOP_BLOCKED_MS", 100)

@@ -111,7 +111,7 @@ def test_error_for_invalid_meta_properties_says_what_to_do() -> None:
     assert open_directories(storage, [LogDirectory(storage, "/data")], 1) == "C"
 
 
-def test_format_directories_returns_which_directories_were_formatted() -> None:
+def test_function_format_directories_returns_the_directories_that_it_has_formatted() -> None:
     storage = MemoryStorage()
     assert format_directories(storage, ["/a", "/b"], 1) == [("/a", True), ("/b", True)]
     assert format_directories(storage, ["/a", "/c"], 1) == [("/a", False), ("/c", True)]

@@ -19,7 +19,7 @@ LEADER, REPLICA = 1, 2
 
 
 def partition(**changes: Any) -> Any:
-    """Return partition t-0 with ten records, led by broker 1 in epoch 4. `changes` replaces attributes."""
+    """Return partition t-0, which has ten records. Broker 1 leads it in epoch 4. `changes` replaces attributes."""
     replicas = SimpleNamespace(serves_consumers=lambda replica: False)
     log = SimpleNamespace(log_end_offset=10)
     given = {"leader": LEADER, "leader_epoch": 4, "log": log, "replicas": replicas, "sessions": []}

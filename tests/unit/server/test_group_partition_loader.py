@@ -114,7 +114,7 @@ def test_partition_is_loaded_again_when_this_broker_leads_it_in_a_later_epoch() 
     run(scenario)
 
 
-def test_partition_removed_while_another_partition_is_loading_is_not_loaded() -> None:
+def test_partition_that_is_removed_while_another_partition_is_loading_is_not_loaded() -> None:
     async def scenario(fixture: LoaderFixture) -> None:
         fixture.change({0: led_by(THIS_BROKER, 1), 8: led_by(THIS_BROKER, 3)})
         await asyncio.sleep(0)

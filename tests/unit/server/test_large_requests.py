@@ -52,7 +52,7 @@ def respond(request: ListOffsetsRequest) -> ListOffsetsResponse:
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 10), max_size=6))
-def test_response_to_a_request_handled_in_parts_equals_the_response_to_the_whole_request(
+def test_response_to_a_request_that_is_handled_in_parts_equals_the_response_to_the_whole_request(
     counts: dict[str, int],
 ) -> None:
     request = list_offsets_request(counts)

@@ -19,7 +19,10 @@ END, LEADER_EPOCH = 10, 5
 def list_offset(
     high_watermark: int, timestamp: int = -1, *, found: int | None = None, replica_id: int = -1, version: int = 5
 ) -> tuple[int, int]:
-    """Return the response's error code and offset. The log end offset was `END` when the leader was elected."""
+    """Return the error code and the offset of the leader's response to a ListOffsets request.
+
+    The log end offset was `END` when the leader was elected.
+    """
     image = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=LEADER_EPOCH)
     partition = SimpleNamespace(
         log=SimpleNamespace(

@@ -71,7 +71,10 @@ class CleanerFixture:
         return asyncio.run(self.cleaner.clean_all())
 
     def write(self, topic: str, keys: bytes, *, rolls: bool = True) -> PartitionLog:
-        """Append one record per key, in segments of a few records. If `rolls`, roll the last segment and flush."""
+        """Append one record per key, in segments of a few records.
+
+        If `rolls` is true, roll the last segment and flush the log.
+        """
         log = self.manager.get_or_create(topic, 0, self.log_config, NOW)
         for number, key in enumerate(keys):
             columns = RecordColumns(keys=[bytes([key])], values=[b"%d" % number * 50], timestamps=NOW)
@@ -262,7 +265,7 @@ def test_corrupt_log_is_marked_uncleanable_once_and_other_logs_are_cleaned(caplo
     assert offsets(broken) == [1]
 
 
-def test_recreated_topic_is_cleaned_although_the_log_of_the_deleted_topic_was_uncleanable() -> None:
+def test_recreated_topic_is_cleaned_even_if_the_log_of_the_deleted_topic_was_uncleanable() -> None:
     fixture = CleanerFixture()
     broken = fixture.write("t", b"aaaa")
     path = broken.segments[0].path(".log")

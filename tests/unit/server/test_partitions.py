@@ -40,7 +40,9 @@ def _topic(*partitions: PartitionImage) -> TopicImage:
     return TopicImage("t", TOPIC_ID, partitions)
 
 
-def test_update_returns_the_partitions_of_this_broker_that_are_not_open_yet(table: _Table) -> None:
+def test_update_of_the_partition_table_returns_the_partitions_of_this_broker_that_are_not_open_yet(
+    table: _Table,
+) -> None:
     topic = _topic(MINE, OTHERS, MINE)
     assert table.update(topic, range(3)) == [0, 2]
     table.open(topic, 2)
@@ -50,7 +52,7 @@ def test_update_returns_the_partitions_of_this_broker_that_are_not_open_yet(tabl
     assert partition is table.by_id[TOPIC_ID][2]
 
 
-def test_update_applies_only_the_images_of_the_given_partitions(table: _Table) -> None:
+def test_update_of_the_partition_table_applies_only_the_images_of_the_given_partitions(table: _Table) -> None:
     topic = _topic(MINE, MINE)
     for index in table.update(topic, range(2)):
         table.open(topic, index)
@@ -61,7 +63,7 @@ def test_update_applies_only_the_images_of_the_given_partitions(table: _Table) -
     assert [partition.leader for partition in table] == [1, 2]
 
 
-def test_partition_reassigned_to_other_brokers_is_removed_from_the_table(table: _Table) -> None:
+def test_partition_that_is_reassigned_to_other_brokers_is_removed_from_the_partition_table(table: _Table) -> None:
     topic = _topic(MINE, MINE)
     for index in table.update(topic, range(2)):
         table.open(topic, index)

@@ -256,7 +256,7 @@ def test_replica_fetcher_continues_after_the_connection_fails_during_list_offset
     run(work())
 
 
-def test_partition_removed_during_list_offsets_is_not_fetched_again(
+def test_partition_that_is_removed_during_list_offsets_is_not_fetched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If a fetcher requested a removed partition, all partitions of the fetcher would fail permanently."""
@@ -319,7 +319,7 @@ def test_replica_fetcher_continues_after_an_unexpected_exception(
 
 
 @pytest.mark.parametrize("requested_before_s", [0.0, 0.3])
-def test_partition_added_to_a_fetcher_is_fetched_before_the_current_long_poll_ends(
+def test_partition_that_is_added_to_a_fetcher_is_fetched_before_the_current_long_poll_ends(
     monkeypatch: pytest.MonkeyPatch, requested_before_s: float
 ) -> None:
     """This also applies if the current fetch request was sent a moment ago and only later becomes a long poll."""

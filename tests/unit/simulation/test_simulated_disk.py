@@ -116,7 +116,7 @@ def test_full_disk_and_failing_sync_raise_os_error() -> None:
 
 
 def test_power_loss_can_leave_holes_in_a_preallocated_file() -> None:
-    """Sectors written below the end of a file reach the disk in any order."""
+    """Unsynced sectors before the end of a file may reach the disk in any order."""
     found = set()
     for disk in disks():
         file = disk.mount().open("/d/log")

@@ -179,7 +179,7 @@ def test_in_flight_data_of_a_closed_connection_arrives_after_data_of_a_newer_con
     ClientAndServer().run(work)
 
 
-def test_data_written_by_a_killed_process_still_arrives() -> None:
+def test_data_that_a_process_wrote_before_it_was_killed_still_arrives() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)
@@ -195,7 +195,7 @@ def test_data_written_by_a_killed_process_still_arrives() -> None:
     ClientAndServer().run(work)
 
 
-def test_connection_opened_before_a_long_outage_still_delivers_no_data_when_a_new_connection_succeeds() -> None:
+def test_data_of_an_old_connection_arrives_later_than_a_new_connection_succeeds_after_a_long_outage() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)

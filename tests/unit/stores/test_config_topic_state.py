@@ -298,7 +298,7 @@ def test_more_than_10_task_configurations_are_in_numeric_order() -> None:
         ),
     ],
 )
-def test_records_of_restart_requests_and_log_levels_and_session_keys_are_read_as_changes(
+def test_records_of_restart_requests_log_levels_and_session_keys_are_read_as_changes(
     key: str, value: str, change: ConfigChange
 ) -> None:
     state, changes = read((key, value))
@@ -422,7 +422,7 @@ def tuples(snapshot: ConfigSnapshot) -> ConfigSnapshot:
 
 
 @given(changes=st.lists(CHANGES, max_size=12))
-def test_snapshot_read_from_written_records_equals_the_snapshot_with_the_changes_applied(
+def test_snapshot_that_is_read_from_written_records_equals_the_snapshot_after_the_written_changes(
     changes: list[ConfigChange],
 ) -> None:
     records, expected = write(changes)

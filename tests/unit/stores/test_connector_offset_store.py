@@ -16,7 +16,10 @@ A, B = {"table": "a"}, {"table": "b"}
 
 
 class RecordedStore(MemoryOffsetStore):
-    """A store that appends its writes to `writes`, which several stores share. If `fails`, each write fails."""
+    """A store that appends its writes to the list `writes`, which several stores share.
+
+    If `fails` is true, each write fails.
+    """
 
     def __init__(self, name: str, writes: list[tuple[str, object]], *, fails: bool = False) -> None:
         super().__init__()

@@ -211,7 +211,7 @@ def test_print_metrics_option_warns_that_it_has_no_effect(
     assert "--print-metrics has no effect: this client has no metrics" in capsys.readouterr().err
 
 
-def test_validate_regex_reports_whether_the_regex_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_regex_option_reports_whether_the_regex_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     assert consumer_groups.main(["--validate-regex", "a.*"]) == 0
     assert consumer_groups.main(["--validate-regex", "a("]) == 1
     valid, invalid = capsys.readouterr().out.splitlines()

@@ -154,7 +154,7 @@ def test_reset_offsets_outside_the_log_are_replaced_by_the_log_start_or_log_end_
     ]
 
 
-def test_reset_plan_exported_as_csv_can_be_imported_without_changes() -> None:
+def test_reset_plan_that_was_exported_as_csv_can_be_imported_without_changes() -> None:
     plans = {"g,1": {("t", 1): 5, ("t", 0): 3}, "h": {("u", 0): 0}}
     text = resets.to_csv(plans, with_group=True)
     assert text == '"g,1",t,0,3\n"g,1",t,1,5\nh,u,0,0\n'

@@ -20,7 +20,8 @@ esac
 def run_script(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[str, str]:
     """Run create_venv.sh. Return the name of the Python that it chose, and its output.
 
-    `pythons` contains the executables on PATH: {name: (rank, version)}.
+    `pythons` contains the executables on PATH. It maps the name of each executable to the rank and version it prints.
+    The rank of an optimized Python is at least 1000.
     """
     tools = directory / "bin"
     tools.mkdir()

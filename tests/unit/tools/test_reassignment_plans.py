@@ -92,7 +92,7 @@ def test_invalid_reassignment_plan_is_rejected(entries: list[Any], message: str)
     assert str(raised.value).startswith(message)
 
 
-def test_topics_file_with_duplicate_topics_and_broker_list_with_duplicate_brokers_are_rejected() -> None:
+def test_duplicate_topics_in_a_topics_file_and_duplicate_brokers_in_a_broker_list_are_rejected() -> None:
     assert parse_topics({"topics": [{"topic": "a"}]}) == ["a"]
     with pytest.raises(ToolError, match="duplicate entries"):
         parse_topics({"topics": [{"topic": "a"}, {"topic": "a"}]})

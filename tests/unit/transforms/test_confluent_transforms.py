@@ -94,7 +94,7 @@ class TestFilter:
         ]
 
     @pytest.mark.parametrize("value", [{}, {"author": None}, None, {"title": "x"}])
-    def test_filter_rejects_or_keeps_or_drops_a_record_with_a_missing_or_null_field_as_configured(
+    def test_filter_rejects_keeps_or_drops_a_record_with_a_missing_or_null_field_as_configured(
         self, value: Any
     ) -> None:
         assert "is missing or null" in str(transform_errors(self.filter(), source_batch([value]))[0])
@@ -127,7 +127,7 @@ class TestExtractTopic:
         assert isinstance(record, SinkRecord)
         assert (record.topic, record.original_topic) == ("a", "test")
 
-    def test_extract_topic_uses_a_nested_field_selected_by_json_path(self) -> None:
+    def test_extract_topic_uses_a_nested_field_that_a_json_path_selects(self) -> None:
         nested = make_plugin(CONFLUENT + "ExtractTopic$Value", field='$["f1"]["f2"]', field__format="JSON_PATH")
         assert topics(nested, source_batch([{"f1": {"f2": "t2"}}])) == ["t2"]
 

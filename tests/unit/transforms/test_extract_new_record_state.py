@@ -75,7 +75,7 @@ def test_change_event_is_replaced_with_the_row_after_the_change() -> None:
         ({"delete__handling__mode": "rewrite"}, "true", False),
     ],
 )
-def test_delete_events_and_tombstones_are_kept_or_dropped_or_rewritten_as_configured(
+def test_delete_events_and_tombstones_are_kept_dropped_or_rewritten_as_configured(
     mode: dict[str, str], deleted: str | None, tombstones_kept: bool
 ) -> None:
     found = extract([DELETE], **mode)
@@ -112,7 +112,7 @@ def test_event_fields_listed_in_add_fields_are_added_to_rows() -> None:
     assert found.value["_op"] == "c"
 
 
-def test_in_rewrite_mode_fields_from_add_fields_follow_the_field_named_deleted() -> None:
+def test_fields_that_the_setting_add_fields_adds_follow_the_field_named_deleted_in_rewrite_mode() -> None:
     (found,) = extract([DELETE], add__fields="op", delete__tombstone__handling__mode="rewrite")
     assert list(found.value) == ["id", "name", "route", "__deleted", "__op"]
     assert found.value["__op"] == "d"

@@ -1,4 +1,4 @@
-"""Tests of the transform Python: results, errors, functions for lists, and the worker property that permits it."""
+"""Tests of the transform Python: results, errors, functions for lists, and the worker property that permits Python."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_stateful_function_is_called_once_for_each_record(file: str) -> None:
     assert [record.value for record in found] == [1, 2, 3]
 
 
-def test_error_of_a_function_contains_transform_alias_file_line_and_function_name(file: str) -> None:
+def test_error_of_a_function_names_the_transform_alias_the_file_the_line_and_the_function(file: str) -> None:
     props = {
         "transforms": "ratio", "transforms.ratio.type": "Python", "transforms.ratio.file": file,
         "transforms.ratio.function": "inverse",
