@@ -45,14 +45,14 @@ def values(records: Sequence[SourceRecord]) -> list[Any]:
     return [record.value for record in records]
 
 
-def test_source_function_that_returned_is_called_again_after_the_poll_interval_with_its_last_yielded_offset() -> None:
+def test_source_function_that_has_returned_is_called_again_after_the_poll_interval_with_its_last_offset() -> None:
     run = run_source(ticks, {"poll.interval.ms": "1000"}, records=7)
     assert values(run.records) == list(range(9))
     assert EVENTS == [None, {"n": 2}, {"n": 5}]
     assert run.offset == {"n": 8}
 
 
-def test_source_function_that_returned_is_not_called_again_before_the_poll_interval_ends() -> None:
+def test_source_function_that_has_returned_is_not_called_again_before_the_poll_interval_ends() -> None:
     run = run_source(ticks, {"poll.interval.ms": "100000"}, records=100, idle_s=60)
     assert values(run.records) == [0, 1, 2]
 

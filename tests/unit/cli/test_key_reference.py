@@ -22,7 +22,7 @@ def test_reference_in_docs_equals_the_generated_reference(pages: dict[str, str])
     assert outdated == [], "run make docs"
 
 
-def test_reference_lists_keys_with_type_default_and_description(pages: dict[str, str]) -> None:
+def test_reference_lists_keys_with_their_types_defaults_and_descriptions(pages: dict[str, str]) -> None:
     assert (
         "| `offset.flush.interval.ms` | LONG | `60000` | low | Interval between offset commits, in ms. |"
         in (pages["worker.md"])

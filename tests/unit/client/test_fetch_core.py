@@ -60,7 +60,7 @@ def test_position_advances_only_after_the_consumer_has_received_the_records() ->
     assert core.position(P0) == 3
 
 
-def test_response_to_a_fetch_sent_before_a_seek_is_discarded() -> None:
+def test_response_to_a_fetch_that_was_sent_before_a_seek_is_discarded() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.seek(P0, 50)
@@ -243,7 +243,7 @@ def test_preferred_replica_missing_from_metadata_triggers_metadata_refresh() -> 
     assert (list(plans), outdated) == ([1], {"t"})
 
 
-def test_preferred_replica_in_response_to_a_fetch_sent_before_a_seek_is_ignored() -> None:
+def test_preferred_replica_in_the_response_to_a_fetch_that_was_sent_before_a_seek_is_ignored() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.seek(P0, 50)

@@ -59,7 +59,7 @@ class FetcherWithPendingLookups:
         return {item: self.fetcher.core.position(item) for item in self.fetcher.core.assignment}
 
 
-def test_partition_assigned_while_a_committed_offset_lookup_is_pending_starts_at_its_committed_offset(
+def test_partition_that_is_assigned_during_a_committed_offset_lookup_starts_at_its_committed_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If the position were reset to `latest`, the consumer would skip the records after the committed offset."""

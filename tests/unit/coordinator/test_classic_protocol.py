@@ -129,7 +129,7 @@ def test_members_elect_a_protocol_that_all_members_support() -> None:
     assert [m.metadata for m in responses[0].members] == [b"b0", b"b1", b"b2"]
 
 
-def test_requests_of_an_unknown_member_return_unknown_member_id() -> None:
+def test_requests_of_an_unknown_member_return_error_unknown_member_id() -> None:
     driver = GroupDriver()
     (member,) = driver.create_stable_group()
     assert error(driver, driver.join("unknown-member")) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -232,7 +232,7 @@ def test_repeated_join_fails_the_pending_join_of_the_member_with_error_rebalance
     assert repeated not in driver.responses
 
 
-def test_join_of_a_full_group_returns_group_max_size_reached() -> None:
+def test_join_of_a_full_group_returns_error_group_max_size_reached() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=0, max_size=2))
     members = driver.create_stable_group(2)
     token = driver.join()
@@ -360,7 +360,7 @@ def test_member_with_a_pending_join_needs_no_heartbeat() -> None:
     assert driver.responses[token].generation_id == 2
 
 
-def test_join_sync_heartbeat_and_commit_each_extend_the_members_session() -> None:
+def test_join_group_sync_group_heartbeat_and_offset_commit_each_extend_the_session_of_the_member() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2, session_ms=10_000)
     for request in (
@@ -522,7 +522,7 @@ def test_static_member_that_misses_a_rebalance_stays_until_its_session_timeout()
     assert b in driver.group.members
 
 
-def test_pending_join_of_a_replaced_static_member_returns_fenced_instance_id() -> None:
+def test_pending_join_of_a_replaced_static_member_returns_error_fenced_instance_id() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=5_000))
     superseded = driver.join(instance="a")
     driver.join(instance="a")
@@ -555,7 +555,7 @@ def test_describe_returns_member_metadata_only_for_a_stable_group() -> None:
     assert described.members[0].member_metadata == b""
 
 
-def test_describe_of_a_missing_group_returns_dead_before_version_6_and_group_id_not_found_from_version_6() -> None:
+def test_describe_of_a_missing_group_returns_state_dead_or_from_version_6_error_group_id_not_found() -> None:
     driver = GroupDriver()
     assert [driver.shard.describe("x", v).error_code for v in (5, 6)] == [0, ErrorCode.GROUP_ID_NOT_FOUND]
     assert driver.shard.describe("x", 5).group_state == "Dead"
@@ -626,7 +626,7 @@ def test_members_rejoin_after_a_coordinator_failover_in_any_group_state(state: s
         assert {driver.responses[token].generation_id for token in tokens} == {2}
 
 
-def test_unload_completes_pending_joins_with_not_coordinator() -> None:
+def test_unload_completes_pending_joins_with_error_not_coordinator() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=5_000))
     _, join = driver.join_new_member()
     driver.run(driver.shard.unload(ErrorCode.NOT_COORDINATOR))

@@ -100,7 +100,7 @@ def error_of(response: Any) -> ErrorCode:
     return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
-def test_member_can_join_sync_heartbeat_commit_and_fetch() -> None:
+def test_join_sync_heartbeat_offset_commit_and_offset_fetch_of_a_member_succeed() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         member = await join_new_member(coordinator)
         assignment = SyncGroupRequestAssignment(member_id=member, assignment=b"mine")
@@ -176,7 +176,7 @@ def test_pending_offset_fetch_does_not_return_offsets_appended_after_the_request
     run_scenario(scenario)
 
 
-def test_offset_commit_not_replicated_within_the_commit_timeout_returns_coordinator_not_available() -> None:
+def test_offset_commit_that_times_out_before_its_replication_returns_error_coordinator_not_available() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.advances_high_watermark = False
         assert error_of(await coordinator.commit_offsets(commit(5), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -263,7 +263,7 @@ def test_load_of_an_offsets_partition_skips_a_malformed_record(caplog: pytest.Lo
     run_scenario(scenario)
 
 
-def test_requests_during_a_load_return_coordinator_load_in_progress() -> None:
+def test_requests_during_a_load_return_error_coordinator_load_in_progress() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         for n in range(20):
             await coordinator.commit_offsets(commit(n), 9)
@@ -286,7 +286,7 @@ def test_requests_during_a_load_return_coordinator_load_in_progress() -> None:
     run_scenario(scenario)
 
 
-def test_unload_completes_pending_requests_with_not_coordinator() -> None:
+def test_unload_completes_pending_requests_with_error_not_coordinator() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         first = await join_new_member(coordinator)
         pending_join = asyncio.ensure_future(coordinator.join_group(join(), 3, CLIENT))
@@ -330,7 +330,7 @@ def test_pending_offset_fetch_fails_if_the_offset_record_is_never_committed(lose
     run_scenario(scenario, GroupConfig(offset_commit_timeout_ms=100))
 
 
-def test_requests_between_leader_change_and_unload_return_not_coordinator() -> None:
+def test_requests_between_leader_change_and_unload_return_error_not_coordinator() -> None:
     """The metadata image already has a new leader, but the coordinator has not unloaded the partition yet."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
@@ -373,7 +373,7 @@ def test_load_of_an_unreadable_offsets_partition_raises_no_error_and_is_logged_o
     run_scenario(scenario)
 
 
-def test_join_before_the_offsets_topic_exists_returns_not_coordinator() -> None:
+def test_join_before_the_offsets_topic_exists_returns_error_not_coordinator() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.count = 0
         assert (await coordinator.join_group(join(), 9, CLIENT)).error_code == ErrorCode.NOT_COORDINATOR
@@ -428,7 +428,7 @@ def test_offsets_of_deleted_topics_and_expired_offsets_are_removed() -> None:
     run_scenario(scenario, GroupConfig(offsets_retention_ms=20, offsets_retention_check_interval_ms=30))
 
 
-def test_load_removes_offsets_of_topics_deleted_before_a_crash() -> None:
+def test_load_removes_offsets_of_topics_that_were_deleted_before_a_crash() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(1), 9)
         topic.missing.add("t")

@@ -49,7 +49,7 @@ def test_consecutive_records_with_equal_schemas_are_combined_into_one_batch() ->
     assert [made for batch in batches for made in batch.to_records()] == records
 
 
-def test_sink_batch_built_from_records_returns_the_same_records() -> None:
+def test_sink_batch_that_is_built_from_records_returns_the_same_records() -> None:
     batch = SinkBatch(
         "t", ["a", "b"], partition=3, offsets=range(5, 7), keys=[b"k", None], timestamps=9,
         headers=[Headers([Header("h", STRING_SCHEMA, "v")]), Headers()], value_schema=STRING_SCHEMA,
@@ -97,7 +97,7 @@ def test_headers_with_the_same_key_are_all_kept_in_insertion_order() -> None:
     assert record.replace(topic="u").headers is headers
 
 
-def test_map_headers_calls_its_function_once_for_a_headers_object_that_several_records_share() -> None:
+def test_method_map_headers_calls_its_function_once_for_a_headers_object_that_several_records_share() -> None:
     a, b, equal_to_a = Headers().add("n", 1), Headers().add("n", 2), Headers().add("n", True)
     calls: list[Headers] = []
 

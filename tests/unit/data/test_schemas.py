@@ -148,7 +148,7 @@ def test_struct_equals_only_structs_with_the_same_schema_and_values() -> None:
     assert dict(value) != value
 
 
-def test_struct_replace_returns_a_copy_and_rejects_invalid_values() -> None:
+def test_method_replace_of_a_struct_returns_a_copy_and_rejects_invalid_values() -> None:
     value = Struct(POINT, {"x": 1})
     copy = value.replace(x=2)
     assert (value["x"], copy["x"], copy.schema) == (1, 2, POINT)

@@ -100,7 +100,7 @@ def test_document_for_a_data_stream_is_sent_as_create_with_a_timestamp_field() -
     assert found == [{"create": {"_index": "items", "_id": "items+3+10"}}, {"a": None, "b": 5, "@timestamp": 5}]
 
 
-def test_record_with_a_null_value_deletes_the_document_is_an_error_or_is_skipped_as_configured() -> None:
+def test_behavior_on_null_values_determines_whether_a_null_value_is_a_delete_an_error_or_is_ignored() -> None:
     (delete,) = lines(encode([None], ["k"], behavior__on__null__values="DELETE"))
     assert delete == {"delete": {"_index": "items", "_id": "k", "version": 10, "version_type": "external"}}
     assert list(encode([{}, None], ["k", "l"]).errors) == [1]

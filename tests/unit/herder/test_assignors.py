@@ -707,7 +707,7 @@ def test_function_duplicates_returns_the_connectors_and_tasks_that_are_in_more_t
     assert Assignment(tasks=frozenset({("a", 0)}))
 
 
-def test_method_contains_returns_true_only_for_the_connectors_and_tasks_of_the_assignment() -> None:
+def test_method_contains_of_an_assignment_returns_true_only_for_its_connectors_and_tasks() -> None:
     found = Assignment(frozenset({"a"}), frozenset({("b", 1)}))
     assert found.contains("a", None)
     assert found.contains("b", 1)

@@ -20,7 +20,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_requests_that_wait_while_their_connector_is_deleted_fail_with_not_found(tmp_path: Path) -> None:
+async def test_requests_that_wait_while_their_connector_is_deleted_fail_with_a_not_found_error(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     outcomes = await asyncio.gather(
@@ -54,7 +54,9 @@ async def test_concurrent_patches_of_one_connector_are_all_applied(tmp_path: Pat
     assert set(herder.connector_config("c")) == {"connector.class", "name", *(f"key{n}" for n in range(5))}
 
 
-async def test_restart_of_a_task_removed_by_concurrent_reconfiguration_fails_with_not_found(tmp_path: Path) -> None:
+async def test_restart_of_a_task_that_a_concurrent_reconfiguration_removed_fails_with_a_not_found_error(
+    tmp_path: Path,
+) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.tasks = 1

@@ -221,7 +221,7 @@ def test_pending_connector_start_is_aborted_and_repeated_after_a_configuration_c
     assert again.config == {"a": "2"}
 
 
-def test_failed_task_stays_failed_after_pause_and_resume_and_runs_after_a_restart() -> None:
+def test_failed_task_stays_failed_after_pause_and_resume_but_runs_after_a_restart() -> None:
     worker = running_worker()
     worker.crash(worker.alive["c", 0].instance)
     worker.change(PutTargetState("c", TargetState.PAUSED))
@@ -340,7 +340,7 @@ def test_connector_fails_after_a_fatal_error_in_generating_task_configs() -> Non
     assert (status.state, status.trace) == (State.FAILED, "too many")
 
 
-def test_task_configs_generated_from_an_outdated_configuration_are_ignored() -> None:
+def test_task_configs_that_were_generated_from_an_outdated_configuration_are_ignored() -> None:
     worker = running_worker(a="1")
     old = worker.alive["c", None].instance
     worker.carry_out(worker.core.task_configs_needed(old))

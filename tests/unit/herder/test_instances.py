@@ -44,7 +44,7 @@ def make_instances(offsets: MemoryOffsetStore, statuses: Any = None, **options: 
     return Instances(config, "me", Mock(), statuses=statuses, offsets=offsets, store_task_configs=Mock(), **options)
 
 
-async def test_status_written_by_a_worker_of_another_group_is_replaced_once_per_generation(
+async def test_status_that_a_worker_of_another_group_wrote_is_replaced_once_per_generation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     generation, statuses = 5, Mock()

@@ -37,7 +37,7 @@ async def test_pause_stops_the_connector_instance_and_pauses_its_tasks(tmp_path:
     assert herder.status("c").connector.state == "RUNNING"
 
 
-async def test_connector_created_in_state_paused_starts_when_it_is_resumed(tmp_path: Path) -> None:
+async def test_connector_that_was_created_in_state_paused_starts_when_it_is_resumed(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG, target=TargetState.PAUSED)
     assert worker.running_names() == []
@@ -67,7 +67,7 @@ async def test_paused_connector_stays_paused_after_a_restart_request(tmp_path: P
     assert herder.status("c").connector.state == "PAUSED"
 
 
-async def test_pause_of_failed_connector_pauses_only_its_tasks(tmp_path: Path) -> None:
+async def test_pause_of_a_failed_connector_pauses_only_its_tasks(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.fails_to_start = True

@@ -73,7 +73,7 @@ def test_signature_with_an_algorithm_that_the_worker_does_not_permit_is_rejected
     assert "configured to use: [HmacSHA512]." in message
 
 
-def test_signature_with_an_unknown_algorithm_is_rejected_with_algorithm_not_available() -> None:
+def test_signature_with_an_unknown_algorithm_is_rejected_with_error_algorithm_not_available() -> None:
     headers = {**SIGNED, "x-connect-request-signature-algorithm": "Foo"}
     assert status_of(headers) == (400, "Algorithm Foo not available")
 

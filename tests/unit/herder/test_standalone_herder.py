@@ -54,7 +54,7 @@ async def test_creation_of_an_existing_connector_fails_and_does_not_change_the_c
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_status_of_a_failed_task_is_failed_with_its_trace_until_the_task_is_restarted(tmp_path: Path) -> None:
+async def test_status_of_a_failed_task_has_state_failed_and_a_trace_until_the_task_is_restarted(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.events.state_changed(instance_of(worker, "c-0"), "FAILED", "Traceback:\nValueError: bad")
@@ -93,7 +93,7 @@ async def test_tasks_start_after_generating_task_configs_has_failed_several_time
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_connector_is_failed_if_the_worker_raises_an_error_while_it_starts_the_connector(
+async def test_connector_has_state_failed_if_the_worker_raises_an_error_while_it_starts_the_connector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     herder, worker = await make_herder(tmp_path)

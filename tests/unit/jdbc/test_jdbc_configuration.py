@@ -50,7 +50,7 @@ class TestEnumerations:
             ("quote.sql.identifiers", "Never", "quote_sql_identifiers", "NEVER"),
         ],
     )
-    def test_values_that_belong_to_an_enumeration_are_accepted_in_any_case(
+    def test_enumeration_values_are_accepted_in_upper_case_and_in_lower_case(
         self, key: str, value: str, field: str, expected: str
     ) -> None:
         assert getattr(JdbcSourceConfig.parse({**SOURCE, key: value}), field) == expected

@@ -210,14 +210,16 @@ def test_timestamp_granularity_setting_determines_the_type_and_unit_of_timestamp
 @pytest.mark.parametrize(
     ("granularity", "zeros"), [("micros_iso_datetime_string", ""), ("nanos_iso_datetime_string", "000")]
 )
-def test_timestamps_converted_to_text_are_in_the_time_zone_of_the_database(granularity: str, zeros: str) -> None:
+def test_timestamps_that_are_converted_to_text_are_in_the_time_zone_of_the_database(
+    granularity: str, zeros: str
+) -> None:
     convert = types.from_instant(granularity, ZoneInfo("America/New_York"))
     assert convert is not None
     assert convert(NOON) == "2026-01-01T07:00:00.000000" + zeros
     assert convert(NOON.replace(year=123, month=7)) == "0123-07-01T07:03:58.000000" + zeros  # the local mean time
 
 
-def test_error_for_a_value_of_a_wrong_type_contains_table_column_and_row() -> None:
+def test_error_for_a_value_of_a_wrong_type_contains_the_table_the_column_and_the_row() -> None:
     columns = [
         JdbcColumn("id", INT64_SCHEMA),
         JdbcColumn("size", INT64_SCHEMA.replace(optional=True), declared="INTEGER"),

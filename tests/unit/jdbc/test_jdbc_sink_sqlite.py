@@ -93,7 +93,9 @@ class TestInsertModes:
         put(url, [item(1, "new"), item(2), item(2, "newer", offset=3)], insert__mode="UPSERT", pk__mode="record_key")
         assert query(database, "SELECT * FROM items") == [(1, "new", None, "kept"), (2, "newer", None, None)]
 
-    def test_insert_mode_update_changes_existing_rows_and_inserts_no_rows(self, url: str, database: Path) -> None:
+    def test_sink_with_insert_mode_update_changes_existing_rows_and_inserts_no_rows(
+        self, url: str, database: Path
+    ) -> None:
         put(url, [item(1), item(2)], pk__mode="record_value", pk__fields="id")
         put(url, [item(1, "new"), item(3)], insert__mode="update", pk__mode="record_value", pk__fields="id")
         assert query(database, "SELECT id, name FROM items") == [(1, "new"), (2, "n2")]
@@ -220,7 +222,7 @@ class TestTypes:
         put(url, [record(0, row, schema)], timestamp__fields__list="a,b,c", timestamp__precision__mode="nanoseconds")
         assert query(database, "SELECT * FROM items") == [(1_000_000, 2000, 3123)]
 
-    def test_null_field_is_written_as_its_schema_default_unless_disabled_by_configuration(
+    def test_null_field_is_written_as_its_schema_default_unless_the_configuration_disables_this(
         self, url: str, database: Path
     ) -> None:
         schema = struct([("id", INT32_SCHEMA), ("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
@@ -273,7 +275,7 @@ class TestTables:
         assert "Table items is missing" in str(run.reported[0][1])
 
     @pytest.mark.parametrize("tolerance", ["none", "all"])
-    def test_column_that_is_added_while_the_task_runs_is_written_without_auto_evolve(
+    def test_column_that_is_added_while_the_task_runs_is_written_even_without_auto_evolve(
         self, url: str, database: Path, tolerance: str
     ) -> None:
         query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL)")

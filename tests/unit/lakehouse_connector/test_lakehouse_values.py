@@ -353,7 +353,7 @@ class Reporter:
         self.reported += records
 
 
-def test_bad_records_fail_the_task_or_are_reported_and_skipped_according_to_errors_tolerance() -> None:
+def test_errors_tolerance_determines_whether_bad_records_fail_the_task_or_are_reported_and_skipped() -> None:
     records = [
         BadRecord(RecordPosition("t", 0, 9), "late"),
         BadRecord(RecordPosition("t", 0, 2), "early"),

@@ -167,7 +167,7 @@ def test_records_appended_after_a_truncation_by_recovery_are_recovered_after_pow
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_loss(seed: int) -> None:
+def test_checkpointed_high_watermark_does_not_cover_records_that_were_written_after_data_loss(seed: int) -> None:
     """The checkpointed high watermark is above the offsets of the lost records.
 
     If it were not lowered, consumers would read uncommitted records at these offsets.
@@ -321,7 +321,7 @@ def test_checkpoint_that_was_read_at_startup_is_not_replaced_by_an_older_checkpo
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_leader_epochs_written_by_a_killed_process_are_synced_by_the_next_flush(seed: int) -> None:
+def test_leader_epochs_that_a_killed_process_wrote_are_synced_by_the_next_flush(seed: int) -> None:
     """If the epochs were outdated after a power failure, followers would truncate their logs at wrong offsets."""
     disk, manager, log, _ = with_flushed_records(seed)
     append(log, b"new", 1)
@@ -333,7 +333,7 @@ def test_leader_epochs_written_by_a_killed_process_are_synced_by_the_next_flush(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_leader_epochs_rebuilt_by_recovery_are_synced_before_the_recovery_point_advances(seed: int) -> None:
+def test_leader_epochs_that_recovery_has_rebuilt_are_synced_before_the_recovery_point_advances(seed: int) -> None:
     disk, manager, log, _ = with_flushed_records(seed)
     append(log, b"new", 1)
     log.flush(NOW)
@@ -366,7 +366,9 @@ def test_truncation_by_recovery_survives_power_failure_after_clean_shutdown(seed
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_high_watermark_checkpointed_before_a_truncation_does_not_return_after_clean_shutdown(seed: int) -> None:
+def test_high_watermark_that_was_checkpointed_before_a_truncation_does_not_return_after_clean_shutdown(
+    seed: int,
+) -> None:
     """If the high watermark returned, consumers would read records that no other replica has."""
     disk, manager, log, _ = with_flushed_records(seed)
     log.advance_high_watermark(20)
@@ -412,7 +414,7 @@ def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(s
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_segments_replaced_at_startup_do_not_return_after_power_failure(seed: int) -> None:
+def test_segments_that_were_replaced_at_startup_do_not_return_after_power_failure(seed: int) -> None:
     """If a replaced segment or only its indexes returned, recovery would drop all later segments."""
     disk, _, log, _ = with_flushed_records(seed)
     swap = f"{log.segments[0].path(LOG_SUFFIX)}.swap"

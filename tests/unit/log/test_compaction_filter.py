@@ -145,7 +145,9 @@ def test_compaction_removes_records_without_a_key() -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
-def test_compaction_retains_a_tombstone_until_the_delete_horizon_set_by_the_first_cleaning(codec: Compression) -> None:
+def test_compaction_retains_a_tombstone_until_the_delete_horizon_that_the_first_cleaning_has_set(
+    codec: Compression,
+) -> None:
     data = batch(10, (b"a", None), (b"b", b"2"), timestamp=NOW - 10**9, compression=codec)
     newest = {b"a": 10, b"b": 11}
     first = retained(filter_of(newest), data)
@@ -205,9 +207,7 @@ def transactional(base_offset: int, key: bytes) -> bytearray:
     return batch(base_offset, (key, b"1"), is_transactional=True, **producer)
 
 
-def test_records_of_aborted_transaction_are_removed_at_once_and_its_marker_is_removed_after_the_delete_horizon() -> (
-    None
-):
+def test_records_of_an_aborted_transaction_are_removed_at_once_and_its_marker_after_the_delete_horizon() -> None:
     aborted = [AbortedTxn(7, 10, 11, 10)]
     batches = filter_of({}, aborted=aborted)
     assert retained(batches, transactional(10, b"a")) is None

@@ -404,7 +404,7 @@ def test_checkpoint_task_writes_nothing_if_a_newer_task_has_run_or_the_manager_i
     assert storage.read(f"/data/{name}") == b"0\n1\nt 0 5\n"
 
 
-def test_logs_flushed_in_background_are_not_flushed_again_on_close() -> None:
+def test_logs_that_were_flushed_in_background_are_not_flushed_again_on_close() -> None:
     synced: list[str] = []
 
     class Storage(MemoryStorage):

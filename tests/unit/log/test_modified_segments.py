@@ -65,7 +65,7 @@ def set_modified_after(path: Path, than: Path) -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("corrupt", [flip_bit, truncate_file])
-def test_segment_modified_while_node_is_down_is_recovered_and_logged(
+def test_segment_that_was_modified_while_the_node_was_down_is_recovered_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, corrupt: Callable[[Path], None], is_clean: bool
 ) -> None:
     paths = write_segments(tmp_path)

@@ -411,7 +411,7 @@ def test_retention_does_not_delete_beyond_high_watermark() -> None:
     assert log.log_start_offset <= 3
 
 
-def test_delete_records_advances_log_start_and_retention_deletes_segments() -> None:
+def test_delete_records_request_advances_the_log_start_offset_and_retention_deletes_segments_before_it() -> None:
     config = LogConfig(segment_bytes=200, cleanup_delete=False, cleanup_compact=False)
     log = open_log(config=config)
     for number in range(8):
@@ -429,7 +429,7 @@ def test_delete_records_advances_log_start_and_retention_deletes_segments() -> N
 # Timestamps
 
 
-def test_offset_for_timestamp_returns_the_first_record_at_or_after_the_timestamp() -> None:
+def test_offset_for_a_timestamp_is_the_offset_of_the_first_record_at_or_after_the_timestamp() -> None:
     log = open_log(config=LogConfig(segment_bytes=600, index_interval_bytes=50))
     for number in range(20):
         columns = RecordColumns(values=[b"a", b"b"], timestamps=[NOW + 20 * number, NOW + 20 * number + 10])

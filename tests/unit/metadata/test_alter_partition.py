@@ -117,7 +117,7 @@ def test_isr_change_with_broker_epoch_minus_one_is_accepted() -> None:
     assert partition_result(alter(IMAGE, "123", epochs={3: -1})).error_code == 0
 
 
-def test_alter_partition_from_an_earlier_incarnation_of_the_leader_is_rejected() -> None:
+def test_alter_partition_request_from_an_earlier_incarnation_of_the_leader_is_rejected() -> None:
     """Rule R6 in docs/broker.md.
 
     A restarted broker may have lost records, so its earlier incarnation cannot change the ISR.

@@ -71,12 +71,12 @@ def test_duplicate_broker_id_is_rejected_while_first_broker_is_alive() -> None:
     assert (repeated.records, repeated.response.broker_epoch) == ([], 101)
 
 
-def test_broker_returning_after_clean_shutdown_stays_in_elr() -> None:
+def test_broker_that_returns_after_a_clean_shutdown_stays_in_elr() -> None:
     image = cluster_image(partition_image("12", "12", 1), brokers="12")
     assert describe_partition(apply_result(image, register(image, 1, previous=101))) == "2/2/1/"
 
 
-def test_broker_returning_after_unclean_shutdown_leaves_elr() -> None:
+def test_broker_that_returns_after_an_unclean_shutdown_leaves_elr() -> None:
     """Rule R6 in docs/broker.md: after an unclean shutdown, the broker may have lost acknowledged records."""
     image = cluster_image(partition_image("12", "12", 1), brokers="12")
     assert describe_partition(apply_result(image, register(image, 1, previous=-1))) == "2/2//"
@@ -108,7 +108,7 @@ def test_unfenced_broker_may_request_fencing() -> None:
     assert describe_partition(apply_result(image, send_heartbeat(image, 1, want_fence=True))) == "2/2/1/"
 
 
-def test_heartbeat_of_earlier_incarnation_is_rejected_with_stale_broker_epoch() -> None:
+def test_heartbeat_of_earlier_incarnation_is_rejected_with_error_stale_broker_epoch() -> None:
     image = cluster_image(brokers="1")
     request = BrokerHeartbeatRequest(broker_id=1, broker_epoch=55, current_metadata_offset=1000)
     assert (

@@ -192,7 +192,7 @@ def test_topics_are_deleted_by_id_or_name_and_unknown_topics_are_reported() -> N
     assert apply_result(image, result).topics == {}
 
 
-def test_create_partitions_can_only_increase_the_partition_count() -> None:
+def test_create_partitions_request_can_only_increase_the_partition_count() -> None:
     image = apply_result(cluster(1), create(cluster(1), topic("t", 2)))
 
     def grow(count: int) -> tuple[int, str | None, int]:

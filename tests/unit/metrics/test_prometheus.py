@@ -44,7 +44,7 @@ def value(name: str, **labels: str) -> float | None:
     return samples().get((name, tuple(sorted(labels.items()))))
 
 
-def test_task_counters_have_jmx_exporter_and_confluent_names() -> None:
+def test_task_counters_have_the_metric_names_of_jmx_exporter_and_confluent() -> None:
     for group in ("source_task", "source_task_metrics"):
         assert value(f"kafka_connect_{group}_source_record_write_total", connector=NAME, task="0") == 7
         assert value(f"kafka_connect_{group}_poll_batch_max_time_ms", connector=NAME, task="0") == 2.5

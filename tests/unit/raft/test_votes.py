@@ -62,6 +62,6 @@ def test_pre_vote_is_not_persisted() -> None:
     assert not any(isinstance(effect, Persist) for effect in effects)
 
 
-def test_vote_request_of_an_earlier_epoch_is_rejected_with_fenced_leader_epoch() -> None:
+def test_vote_request_of_an_earlier_epoch_is_rejected_with_error_fenced_leader_epoch() -> None:
     raft = voter(QuorumState(leader_epoch=EPOCH + 1))
     assert response_partition(send_vote_request(raft, FIRST)).error_code == ErrorCode.FENCED_LEADER_EPOCH

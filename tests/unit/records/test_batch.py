@@ -69,7 +69,7 @@ def test_crc_detects_every_flipped_bit() -> None:
         batch[index] ^= 0x10
 
 
-def test_iter_batches_ignores_incomplete_batch_and_rejects_invalid_batch() -> None:
+def test_function_iter_batches_ignores_an_incomplete_batch_and_rejects_an_invalid_batch() -> None:
     first, second = batch_of(b"a"), batch_of(b"b", base_offset=1)
     complete = bytes(first + second)
     assert [position for position, _ in iter_batches(complete)] == [0, len(first)]

@@ -102,7 +102,7 @@ def test_follower_fetches_again_if_the_response_is_for_an_outdated_fetch_offset(
     assert isinstance(follower.action_for(Log(), 8, partition_data()), follower.Retry)
 
 
-def test_follower_stops_fetching_after_fenced_leader_epoch_and_retries_after_other_errors() -> None:
+def test_follower_stops_fetching_after_error_fenced_leader_epoch_and_retries_after_other_errors() -> None:
     assert follower.action_for(Log(), 10, partition_data(ErrorCode.FENCED_LEADER_EPOCH)) == follower.Stop(
         ErrorCode.FENCED_LEADER_EPOCH
     )
@@ -118,7 +118,7 @@ def test_follower_stops_fetching_after_fenced_leader_epoch_and_retries_after_oth
         (5, 30, (10, False)),
     ],
 )
-def test_follower_continues_at_an_offset_inside_the_leaders_log_after_offset_out_of_range(
+def test_follower_continues_at_an_offset_inside_the_leaders_log_after_error_offset_out_of_range(
     start: int, end: int, expected: tuple[int, bool]
 ) -> None:
     assert isinstance(

@@ -119,7 +119,7 @@ def test_records_of_a_put_that_failed_with_a_retriable_error_are_redelivered_bef
     assert offsets_of(put_next(core)) == [(0, 2), (0, 3)]
 
 
-def test_records_that_put_lists_in_record_errors_are_reported_and_the_offsets_of_the_whole_put_are_committed() -> None:
+def test_records_that_the_task_lists_in_record_errors_are_reported_and_all_offsets_of_the_put_are_committed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     records = put_next(core)
@@ -159,7 +159,7 @@ def test_no_offsets_of_a_put_are_committed_if_the_report_of_its_record_errors_fa
     assert pre_commit == PreCommit({A: 0}, is_final=True)
 
 
-def test_task_fails_if_record_errors_raised_by_put_contain_an_index_out_of_range() -> None:
+def test_task_fails_if_record_errors_that_put_raises_contain_an_index_out_of_range() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -331,7 +331,7 @@ def test_offsets_of_records_that_a_transform_drops_are_committed() -> None:
     assert committed(core) == {A: 3}
 
 
-def test_records_selected_from_sink_records_keep_their_partitions_and_order() -> None:
+def test_records_that_are_selected_from_sink_records_keep_their_partitions_and_order() -> None:
     records = SinkRecords([SinkBatch("t", [0, 1, 2], partition=0, offsets=[0, 1, 2]),
                            SinkBatch("t", [3, 4], partition=1, offsets=[0, 1])])  # fmt: skip
     taken = records.take([0, 2, 4])

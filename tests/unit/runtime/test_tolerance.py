@@ -81,7 +81,7 @@ def test_records_are_tried_one_at_a_time_after_a_batch_error_without_record_inde
     assert [list(part) for _, part in reported] == [[3], [3]]
 
 
-def test_first_error_without_tolerance_is_reported_and_names_record_stage_and_class() -> None:
+def test_first_error_without_tolerance_is_reported_and_names_the_record_the_stage_and_the_class() -> None:
     built, reported = stages(error_policy())
 
     def fails(_part: Numbers) -> None:
