@@ -159,7 +159,9 @@ def fence_by_mistake(cluster: ClusterProcess, broker: int) -> None:
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: ClusterProcess, times: int) -> None:
+def test_broker_that_was_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(
+    cluster: ClusterProcess, times: int
+) -> None:
     """A broker that is fenced by mistake loses its leadership. Its next heartbeat unfences it."""
     pauses, returns = [], []
     with running_load(cluster.bootstrap_servers, f"alarm-{times}", partitions=1) as load:

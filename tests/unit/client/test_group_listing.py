@@ -16,7 +16,7 @@ CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
 
 class FakeBrokerConnection:
-    """A connection to the coordinator of `groups`."""
+    """A fake connection to the broker that coordinates the groups in `groups`."""
 
     def __init__(self, groups: list[str]) -> None:
         self.groups = groups

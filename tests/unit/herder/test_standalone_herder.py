@@ -1,4 +1,4 @@
-"""Tests of the standalone herder: statuses, retries, offsets and failures of its worker's operations."""
+"""Tests of the standalone herder: statuses, retries, offsets, and failed operations of the worker."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_deleted_partition_is_removed_after_delay_and_can_be_recreated() -> None
 
 
 def test_maintenance_schedule_contains_no_deleted_partitions() -> None:
-    """LogManager stores the due times of each log, and must remove the due times of deleted logs."""
+    """LogManager stores when the maintenance of each log is due, and must remove these times for deleted logs."""
     manager = start(MemoryStorage())
     append(manager, "t", 0, b"old")
     manager.maintain(NOW)

@@ -198,7 +198,7 @@ def test_segments_of_a_follower_are_contiguous_even_if_compaction_has_removed_of
 
 
 def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point() -> None:
-    """Rule R2 in docs/broker.md.
+    """Test rule R2 in docs/broker.md.
 
     If the start offset were lost, a leader would return too large an end offset for leader epoch 1.
     """
@@ -216,7 +216,7 @@ def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point(
 
 @pytest.mark.parametrize("rolled", [False, True])
 def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: bool) -> None:
-    """Rule R2 in docs/broker.md.
+    """Test rule R2 in docs/broker.md.
 
     If start offsets were lost, a follower would keep uncommitted records of the previous epoch.
     """
@@ -236,7 +236,7 @@ def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: b
 
 
 def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
-    """Rule R3 in docs/broker.md.
+    """Test rule R3 in docs/broker.md.
 
     A log that kept an old epoch would be truncated to that epoch's end offset, which is below committed records.
     """

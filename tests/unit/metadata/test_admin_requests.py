@@ -232,7 +232,7 @@ class TestConfigs:
     def test_elections_use_the_min_isr_in_the_metadata_log_instead_of_the_value_in_properties_files(self) -> None:
         """Rule R1 in docs/broker.md: leaders and the controller use the same value of min.insync.replicas.
 
-        Eligible replicas therefore have all acknowledged records.
+        Eligible leader replicas therefore have all acknowledged records.
         """
         image = cluster_image(partition_image("12", "12", 1))
         assert self.RULES.min_insync_replicas(image, "t") == 1

@@ -100,7 +100,7 @@ def test_rejected_isr_change_writes_no_record(overrides: dict[str, object], code
 
 
 def test_replica_with_an_outdated_broker_epoch_cannot_join_isr() -> None:
-    """Rule R6 in docs/broker.md.
+    """Test rule R6 in docs/broker.md.
 
     The broker epoch belongs to an earlier incarnation of the broker. The current incarnation may have lost records.
     """
@@ -118,7 +118,7 @@ def test_isr_change_with_broker_epoch_minus_one_is_accepted() -> None:
 
 
 def test_alter_partition_request_from_an_earlier_incarnation_of_the_leader_is_rejected() -> None:
-    """Rule R6 in docs/broker.md.
+    """Test rule R6 in docs/broker.md.
 
     A restarted broker may have lost records, so its earlier incarnation cannot change the ISR.
     """

@@ -129,7 +129,7 @@ def test_fencing_a_broker_moves_its_leaderships_and_leaves_partitions_without_ot
 
 
 def test_controlled_shutdown_moves_leaders_and_waits_for_other_brokers() -> None:
-    """Rule R13 in docs/broker.md.
+    """Test rule R13 in docs/broker.md.
 
     The broker closes its sockets only after every other broker has applied the new leaders.
     """

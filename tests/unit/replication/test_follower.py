@@ -69,7 +69,7 @@ def records(*offsets: int) -> bytes:
 def test_follower_fetches_before_it_appends_only_if_the_records_end_below_the_leaders_high_watermark(
     action: follower.FetchAction, records_received: bytes, expected: tuple[int, int] | None
 ) -> None:
-    """Rule R1 in docs/broker.md.
+    """Test rule R1 in docs/broker.md.
 
     A fetch request tells the leader that the follower has every record before the fetch offset.
     """

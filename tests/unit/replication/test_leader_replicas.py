@@ -167,7 +167,7 @@ def test_isr_expansion_takes_effect_when_it_is_proposed_but_isr_shrink_when_it_i
 
 
 def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
-    """Rule R5 in docs/broker.md.
+    """Test rule R5 in docs/broker.md.
 
     A follower that has only reached a new leader's high watermark may lack committed records.
     """
@@ -186,7 +186,7 @@ def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
 
 
 def test_isr_proposal_contains_broker_epoch_of_the_incarnation_that_fetched() -> None:
-    """Rule R6 in docs/broker.md.
+    """Test rule R6 in docs/broker.md.
 
     If the follower restarts, perhaps with an empty disk, the controller rejects the proposal.
     """

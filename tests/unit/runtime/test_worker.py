@@ -90,7 +90,7 @@ class FakeProcesses:
 
 
 class Listener:
-    """Records what the worker reports to the herder."""
+    """Stores the events that the worker reports to the herder."""
 
     def __init__(self) -> None:
         self.states: list[tuple[InstanceId, str]] = []

@@ -76,7 +76,7 @@ def listing(keys: Iterable[str]) -> Listing:
 
 
 class Positions:
-    """Returns the stored source offsets of series of objects."""
+    """Returns the stored source offset of each given series of objects."""
 
     def __init__(self, stored: Mapping[SeriesId, Mapping[str, Any]] | None = None) -> None:
         self.stored = dict(stored or {})

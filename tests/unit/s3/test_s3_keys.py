@@ -85,7 +85,7 @@ def test_error_for_an_invalid_s3_sink_value_contains_the_key_and_the_reason(key:
     assert reason in str(error)
 
 
-def test_proxy_url_contains_quoted_user_and_password() -> None:
+def test_user_and_password_in_the_proxy_url_are_percent_encoded() -> None:
     config = sink(s3__proxy__url="http://proxy:3128", s3__proxy__user="a@b", s3__proxy__password="x/y:z")
     assert _proxy(config) == "http://a%40b:x%2Fy%3Az@proxy:3128"
     assert _proxy(sink(s3__proxy__url="http://proxy:3128")) == "http://proxy:3128"

@@ -285,7 +285,7 @@ def test_suspected_broker_that_accepts_and_closes_connections_is_probed_again() 
     run(work())
 
 
-def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
+def test_broker_that_was_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
     """The controller fences a suspected broker only if the broker refuses the connections of the process probe."""
 
     async def work() -> None:

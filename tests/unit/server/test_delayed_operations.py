@@ -13,7 +13,7 @@ def names(operations: list[DelayedOperation]) -> list[str]:
     return [operation.payload for operation in operations]
 
 
-def test_delayed_fetch_completes_when_the_missing_bytes_have_arrived() -> None:
+def test_delayed_fetch_operation_completes_when_the_missing_bytes_have_arrived() -> None:
     operations = DelayedOperations()
     operations.watch(fetch("f", ["a", "b"], missing_bytes=100))
     assert operations.try_complete("a", 1, 60) == []
@@ -22,7 +22,7 @@ def test_delayed_fetch_completes_when_the_missing_bytes_have_arrived() -> None:
     assert not operations.is_watched("a")
 
 
-def test_delayed_produce_completes_when_every_partition_reaches_its_required_offset() -> None:
+def test_delayed_produce_operation_completes_when_every_partition_reaches_its_required_offset() -> None:
     operations = DelayedOperations()
     operations.watch(DelayedOperation("p", ["a", "b"], 500, required_offsets={"a": 10, "b": 5}))
     assert operations.try_complete("a", 10, 1) == []
@@ -35,7 +35,7 @@ def produce(name: str, **required_offsets: int) -> DelayedOperation:
     return DelayedOperation(name, required_offsets, 500, required_offsets=dict(required_offsets))
 
 
-def test_delayed_produces_complete_in_order_of_required_offsets() -> None:
+def test_delayed_produce_operations_complete_in_order_of_required_offsets() -> None:
     operations = DelayedOperations()
     for name, offset in (("second", 10), ("third", 15), ("first, retried", 5), ("second, retried", 10)):
         operations.watch(produce(name, a=offset))
@@ -45,7 +45,7 @@ def test_delayed_produces_complete_in_order_of_required_offsets() -> None:
     assert not operations.is_watched("a")
 
 
-def test_cancelled_produce_does_not_affect_other_delayed_produces() -> None:
+def test_cancelled_produce_operation_does_not_affect_other_delayed_produce_operations() -> None:
     operations = DelayedOperations()
     produces = [produce(str(number), a=10, b=number) for number in range(5)]
     for operation in produces:
@@ -58,7 +58,7 @@ def test_cancelled_produce_does_not_affect_other_delayed_produces() -> None:
     assert len(operations) == 0
 
 
-def test_force_complete_ignores_delayed_produces_that_no_longer_wait_for_the_partition() -> None:
+def test_method_force_complete_ignores_delayed_operations_that_no_longer_wait_for_the_partition() -> None:
     operations = DelayedOperations()
     operations.watch(produce("p", a=10, b=5))
     assert operations.try_complete("a", 10, 1) == []
@@ -77,7 +77,7 @@ class Offset(int):
         return int(self) < other if isinstance(other, int) else NotImplemented
 
 
-def test_append_does_not_check_delayed_produces_with_larger_required_offsets() -> None:
+def test_append_does_not_check_delayed_produce_operations_with_larger_required_offsets() -> None:
     operations = DelayedOperations()
     count = 1000
     for number in range(count):
@@ -113,7 +113,7 @@ def test_cancelled_delayed_operation_never_completes() -> None:
     assert len(operations) == 0
 
 
-def test_force_complete_completes_all_delayed_operations_of_the_partition() -> None:
+def test_method_force_complete_completes_all_delayed_operations_of_the_partition() -> None:
     operations = DelayedOperations()
     operations.watch(fetch("f", ["a", "b"]))
     operations.watch(DelayedOperation("p", ["a"], 500, required_offsets={"a": 10}))

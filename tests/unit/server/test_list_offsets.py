@@ -42,10 +42,10 @@ def list_offset(
 
 
 @pytest.mark.parametrize("high_watermark", [0, END - 1])
-def test_list_offsets_returns_offset_not_available_until_the_new_leaders_high_watermark_catches_up(
+def test_list_offsets_returns_error_offset_not_available_until_the_new_leaders_high_watermark_catches_up(
     high_watermark: int,
 ) -> None:
-    """Rule R3 in docs/broker.md.
+    """Test rule R3 in docs/broker.md.
 
     A new leader may have a lower high watermark than the previous leader until a follower fetches.
     """
@@ -54,7 +54,7 @@ def test_list_offsets_returns_offset_not_available_until_the_new_leaders_high_wa
     assert list_offset(high_watermark, replica_id=2) == (ErrorCode.NONE, END + 2)
 
 
-def test_list_offsets_by_timestamp_returns_offset_not_available_if_the_found_record_may_be_uncommitted() -> None:
+def test_list_offsets_by_timestamp_returns_error_offset_not_available_if_the_record_may_be_uncommitted() -> None:
     """Rule R3 in docs/broker.md also applies to a lookup by timestamp."""
     assert list_offset(6, 1_000, found=6)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(6, 1_000, found=5) == (ErrorCode.NONE, 5)

@@ -133,7 +133,7 @@ def test_cleaner_offset_survives_a_restart() -> None:
 
 
 def test_leader_epochs_are_synced_before_the_cleaner_removes_records() -> None:
-    """Rule R2 in docs/broker.md.
+    """Test rule R2 in docs/broker.md.
 
     A power failure would undo unsynced leader epochs, and followers would then truncate too few records.
     """

@@ -155,7 +155,7 @@ def test_appends_fail_and_the_committed_image_is_kept_if_the_metadata_log_cannot
     run(work())
 
 
-def test_wait_for_offset_completes_when_the_offset_is_committed() -> None:
+def test_method_wait_for_offset_completes_when_the_offset_is_committed() -> None:
     async def work() -> None:
         voter = await started(Storage())
         end = voter.quorum.next_offset
@@ -227,7 +227,7 @@ def test_epoch_of_a_voter_does_not_decrease_when_the_quorum_state_file_is_lost()
     run(work())
 
 
-def test_quorum_state_file_written_by_kafka_is_read() -> None:
+def test_quorum_state_file_that_kafka_wrote_is_read() -> None:
     kafkas = b'{"leaderId":1,"leaderEpoch":7,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     assert QuorumState.from_json(kafkas) == QuorumState(7, 1, -1, ())
 

@@ -27,7 +27,7 @@ def watch(leader_id: int = -1, **connection_errors: str) -> tuple[QuorumWatch, l
     return QuorumWatch(quorum, VOTERS, 1, "CLUSTER", reported.append), reported
 
 
-def test_unavailable_reason_describes_voters_and_leader() -> None:
+def test_reason_for_an_unavailable_quorum_describes_the_voters_and_the_leader() -> None:
     assert "have not elected a leader yet" in watch(n2="does not respond")[0].unavailable_reason()
     reason = watch(n2="refuses connections", n3="does not respond")[0].unavailable_reason()
     assert reason.startswith("a majority of controller.quorum.voters is not reachable")

@@ -347,7 +347,9 @@ def test_partition_that_is_added_to_a_fetcher_is_fetched_before_the_current_long
     run(work())
 
 
-def test_follower_far_behind_the_leader_sends_the_next_fetch_before_it_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_that_is_far_behind_the_leader_sends_the_next_fetch_before_it_appends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Only the last records are appended before the next fetch, because that fetch reports the new log end offset."""
     done, requested = asyncio.Event(), list[tuple[int, int, int]]()
     batches = [
@@ -455,7 +457,7 @@ def lose_leadership(broker: FakeBroker) -> None:
     ("event", "expected_code"),
     [(fence_lagging_follower, ErrorCode.NONE), (lose_leadership, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
 )
-def test_delete_records_completes_when_the_last_lagging_follower_is_fenced_or_the_leader_changes(
+def test_delete_records_request_completes_when_the_last_lagging_follower_is_fenced_or_the_leader_changes(
     event: Callable[[FakeBroker], None], expected_code: ErrorCode
 ) -> None:
     """If the leader changes, the request fails, because the new leader may be a follower that still has the records."""

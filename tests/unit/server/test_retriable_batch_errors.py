@@ -19,7 +19,7 @@ def test_batches_after_a_retriable_error_fail_with_the_same_error(code: ErrorCod
     assert [errors.error_to_return(PARTITION, GAP) for _ in range(4)] == [first] * 4
 
 
-def test_sequence_gap_without_a_stored_retriable_error_fails_with_out_of_order_sequence_number() -> None:
+def test_sequence_gap_without_a_stored_retriable_error_fails_with_error_out_of_order_sequence_number() -> None:
     errors, first = RetriableBatchErrors(), ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert errors.error_to_return(PARTITION, GAP) is GAP
     errors.error_to_return(PARTITION, first)
@@ -37,7 +37,7 @@ def test_stored_retriable_error_is_returned_to_at_most_four_later_batches() -> N
     assert not errors
 
 
-def test_sequence_gap_after_a_non_retriable_error_fails_with_out_of_order_sequence_number() -> None:
+def test_sequence_gap_after_a_non_retriable_error_fails_with_error_out_of_order_sequence_number() -> None:
     errors = RetriableBatchErrors()
     errors.error_to_return(PARTITION, ApiError(ErrorCode.MESSAGE_TOO_LARGE))
     assert errors.error_to_return(PARTITION, GAP) is GAP

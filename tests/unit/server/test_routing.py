@@ -62,7 +62,7 @@ def connect(to: RequestRouter, host: str = "127.0.0.1", listener: str = "PLAINTE
     return connection, transport
 
 
-def test_clients_cannot_use_connections_reserved_for_controllers() -> None:
+def test_clients_cannot_use_connections_that_are_reserved_for_controllers() -> None:
     """A client that opens very many connections must not prevent the election of a new controller."""
     flooded = router(max_connections=1000, max_connections_per_ip=1000)
     accepted = 0
@@ -76,7 +76,7 @@ def test_clients_cannot_use_connections_reserved_for_controllers() -> None:
     assert not connect(limited, listener="CONTROLLER")[1].closed
 
 
-def test_clients_cannot_use_connections_reserved_for_followers_on_shared_listener() -> None:
+def test_clients_cannot_use_connections_that_are_reserved_for_followers_on_a_shared_listener() -> None:
     """Above the clients' quota, a new connection replaces the oldest connection that no follower uses."""
     flooded = router(max_connections=1000, max_connections_per_ip=1000, brokers=3)
     clients = [connect(flooded) for _ in range(88)]

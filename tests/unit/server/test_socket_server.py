@@ -13,7 +13,7 @@ from headrace_broker.server.network.endpoints import Listener
 from headrace_broker.server.network.socket_server import SocketServer
 
 
-def test_serve_fails_when_another_process_serves_the_bound_port() -> None:
+def test_socket_server_cannot_serve_its_bound_port_if_another_process_already_serves_this_port() -> None:
     """Two nodes can bind the same port while neither listens, for example while both wait for their quorum."""
 
     async def serve_twice() -> None:

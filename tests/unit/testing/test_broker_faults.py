@@ -32,7 +32,7 @@ def test_fault_does_not_apply_after_the_end_of_its_with_block() -> None:
     assert faults.find(ApiKey.FETCH) is None
 
 
-def test_wait_for_a_fault_that_is_not_applied_in_time_raises_an_error_with_the_api_name() -> None:
+def test_waiting_for_a_fault_that_is_not_applied_in_time_raises_an_error_with_the_api_name() -> None:
     fault = FaultList().add("Fetch", Delay(0.5), None)
     fault.record_applied()
     fault.wait(1)

@@ -45,11 +45,11 @@ def records(*numbers: int) -> list[SourceRecord]:
     return [SourceRecord(topic="t", value={"n": number}) for number in numbers]
 
 
-def test_apply_with_one_transform_returns_the_transformed_records() -> None:
+def test_function_apply_with_one_transform_returns_the_transformed_records() -> None:
     assert [record.value for record in apply(double, records(1, 0, 2), {"field": "n"})] == [{"n": 2}, {"n": 4}]
 
 
-def test_apply_with_a_transform_chain_and_a_predicate_transforms_the_selected_records() -> None:
+def test_function_apply_with_a_transform_chain_and_a_predicate_transforms_the_selected_records() -> None:
     chain = {
         "transforms": "a,b",
         "transforms.a.type": f"{__name__}:double",
@@ -64,12 +64,12 @@ def test_apply_with_a_transform_chain_and_a_predicate_transforms_the_selected_re
     assert [record.value for record in apply(chain, records(1, 50))] == [{"outer": {"n": 2}}, {"outer": {"n": 50}}]
 
 
-def test_apply_raises_the_error_that_a_transform_raises() -> None:
+def test_function_apply_raises_the_error_that_a_transform_raises() -> None:
     with pytest.raises(DataError, match="thirteen"):
         apply(double, records(13), {"field": "n"})
 
 
-def test_apply_raises_an_error_if_the_transform_configuration_is_invalid() -> None:
+def test_function_apply_raises_an_error_if_the_transform_configuration_is_invalid() -> None:
     with pytest.raises(Exception, match='Missing required configuration "field"'):
         apply(double, records(1))
 
@@ -88,12 +88,12 @@ class Tagged(Converter):
         return SchemaAndValue(None, value and value.decode())
 
 
-def test_convert_passes_headers_to_a_converter_that_uses_and_changes_headers() -> None:
+def test_function_convert_passes_headers_to_a_converter_that_uses_and_changes_headers() -> None:
     headers: RawHeaders = [("h", b"1")]
     assert convert(Tagged, "x", headers=headers).value == "x"
     assert headers == [("h", b"1"), ("value", b"x")]
 
 
-def test_convert_converts_a_value_to_bytes_and_back() -> None:
+def test_function_convert_converts_a_value_to_bytes_and_back() -> None:
     converted = convert(JsonConverter, {"n": 1}, {"schemas.enable": "false"})
     assert converted == (b'{"n":1}', None, {"n": 1})

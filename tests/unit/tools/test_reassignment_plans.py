@@ -41,7 +41,7 @@ def test_assignment_that_the_tool_prints_can_be_parsed_as_a_reassignment_plan() 
     check_log_dirs(read, {2: ["/data"]})
 
 
-def test_verify_reports_whether_replicas_are_in_the_log_directories_that_the_plan_names() -> None:
+def test_verify_option_reports_whether_replicas_are_in_the_log_directories_that_the_plan_names() -> None:
     named = ReassignmentPlan({("b", 1): [2, 3, 4]}, {("b", 1, 2): "/data", ("b", 1, 3): "/data", ("b", 1, 4): "/data"})
     assert log_dir_states(named, {("b", 1, 2): "/data", ("b", 1, 3): "/other"}) == [
         "Reassignment of replica b-1-2 completed successfully.",
@@ -112,7 +112,7 @@ def test_proposed_reassignment_spreads_leaders_over_brokers_and_replicas_over_ra
     assert {replicas[0] for replicas in proposed.values()} == {1, 2, 3, 4}
 
 
-def test_verify_reports_the_reassignment_state_of_each_partition() -> None:
+def test_verify_option_reports_the_reassignment_state_of_each_partition() -> None:
     wanted = ReassignmentPlan({("a", 0): [1, 2], ("a", 1): [1, 2], ("a", 2): [1, 2]}, {})
     moving = {("a", 1): Reassignment((1, 2, 3), (1,), (3,))}
     assert plan_states(wanted, moving, {("a", 0): [1, 2], ("a", 1): [1, 2, 3], ("a", 2): [3]}) == [

@@ -18,7 +18,7 @@ def properties(tmp_path: Path, *more: str) -> str:
     return str(path)
 
 
-def test_formatted_log_directory_cannot_be_formatted_again_without_ignore_formatted(
+def test_formatted_log_directory_cannot_be_formatted_again_without_the_option_ignore_formatted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = properties(tmp_path)
