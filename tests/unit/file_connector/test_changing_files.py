@@ -226,7 +226,7 @@ def test_file_that_changes_while_it_is_moved_to_another_file_system_is_read_agai
 
 
 def write_parquet(path: Path, years: list[int]) -> None:
-    """Write a Parquet file with a timestamp in each of `years`. Years after 9999 are invalid in Python."""
+    """Write a Parquet file with one date in each of `years`. Years after 9999 are invalid in Python."""
     days = [(year - 1970) * 365 for year in years]
     table = pa.table({"n": list(range(len(years))), "at": pa.array(days, pa.int32()).cast(pa.date32())})
     pq.write_table(table, path, row_group_size=100, compression="none")

@@ -42,7 +42,7 @@ def commit(count: int) -> KeyValue:
 
 
 def read(*records: KeyValue | None) -> tuple[ConfigTopicState, list[ConfigChange | None]]:
-    """Read records from offset 0 on. None stands for a record that compaction has removed."""
+    """Read `records`, which start at offset 0. None stands for a record that compaction has removed."""
     state, changes = ConfigTopicState(), list[ConfigChange | None]()
     for offset, record in enumerate(records):
         if record is not None:

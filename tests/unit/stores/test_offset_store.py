@@ -1,4 +1,4 @@
-"""Tests that every offset store returns written offsets, for any order of a source partition's fields."""
+"""Tests that every offset store returns the stored offsets for any order of a source partition's fields."""
 
 from __future__ import annotations
 

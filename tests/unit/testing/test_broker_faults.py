@@ -1,4 +1,4 @@
-"""Tests of the testing broker's fault list, which selects the fault that applies to a request."""
+"""Tests of the list of faults that the broker of `headrace.testing` applies to requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the testing broker's error responses, for each supported API in each version."""
+"""Tests of the error responses that the broker of `headrace.testing` sends, for each version of each supported API."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ STORED: dict[str, list[tuple[str, int, int, Any]]] = {}
 
 
 class StoreTask(SinkTask[StoreConfig]):
-    """Buffers records until `flush` stores them."""
+    """A sink task that buffers records until `flush` stores them."""
 
     def start(self, config: StoreConfig) -> None:
         self._stored = STORED.setdefault(config.path, [])

@@ -32,7 +32,7 @@ class NumbersConfig(Config):
 
 
 class NumbersTask(SourceTask[NumbersConfig]):
-    """Returns the numbers from 0 to `end` - 1, two in each poll."""
+    """A source task that returns the numbers from 0 to `end` - 1, two in each poll."""
 
     def start(self, config: NumbersConfig) -> None:
         offset = self.context.offsets.read({"numbers": 1})
@@ -60,7 +60,7 @@ class NumbersTask(SourceTask[NumbersConfig]):
 
 
 class CommittingTask(NumbersTask):
-    """Records the calls of `commit_record`."""
+    """A source task that stores the arguments of each call of `commit_record`."""
 
     committed: list[tuple[Any, RecordMetadata | None]]
 
