@@ -46,7 +46,7 @@ def test_fetched_chunk_is_parsed_a_few_thousand_records_at_a_time() -> None:
     assert [value for batch in batches for value in batch.columns.values] == [b"%d" % n for n in range(3, 5 * HALF)]
 
 
-def test_method_next_batch_returns_at_most_records_max_records() -> None:
+def test_method_next_batch_returns_at_most_the_requested_number_of_records() -> None:
     chunk, _ = fetched_chunk(batch_at(0, 2 * HALF) + batch_at(2 * HALF, 10))
     batches = remaining_batches(chunk, 2 * HALF - 4)
     assert [len(batch) for batch in batches] == [2 * HALF - 4, 4, 10]

@@ -411,7 +411,7 @@ def test_retention_does_not_delete_beyond_high_watermark() -> None:
     assert log.log_start_offset <= 3
 
 
-def test_delete_records_request_advances_the_log_start_offset_and_retention_deletes_segments_before_it() -> None:
+def test_deleting_records_advances_the_log_start_offset_and_retention_deletes_the_segments_before_it() -> None:
     config = LogConfig(segment_bytes=200, cleanup_delete=False, cleanup_compact=False)
     log = open_log(config=config)
     for number in range(8):
