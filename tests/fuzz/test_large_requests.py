@@ -1,4 +1,4 @@
-"""Tests that requests larger than any client needs use bounded memory and do not block other clients."""
+"""Tests that extremely large requests use a limited amount of memory and do not block other clients."""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ def numbers(field: Field, rng: Random) -> Any:
 
 
 def random_request(rng: Random) -> Any:
-    """Return a request for the metadata partition. Its other integer fields have random or extreme values."""
+    """Return a request for the metadata partition.
+
+    All integer fields except the partition have random or extreme values.
+    """
     api = API[rng.choice(KEYS)]
     request = random_message(api.request, api.max_version, rng, numbers)
     if not request.topics:
@@ -77,7 +80,10 @@ async def send_hostile_requests(rng: Random) -> None:
 
 
 async def delete_log_before_snapshot(voter: Voter) -> None:
-    """Delete the log before a snapshot. The voter then no longer knows the epochs of the deleted offsets."""
+    """Write a snapshot and delete all log records below its end offset.
+
+    The voter then no longer knows the leader epochs of the deleted offsets.
+    """
     quorum, log = voter.quorum, voter.quorum.log
     for number in (1, 2, 3):
         committed = quorum.append([ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=number)])

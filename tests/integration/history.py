@@ -125,7 +125,7 @@ def violations(events: Sequence[Event], logs: Logs) -> list[str]:
 
 
 def errors(events: Iterable[Event]) -> list[str]:
-    """Return the errors that clients received and should never receive."""
+    """Return all received errors that a client should never receive."""
     return [f"error: {event.client}: {event.error}" for event in events if isinstance(event, Failed)]
 
 

@@ -1,4 +1,4 @@
-"""Tests that converters, transforms and header values have the same output as Kafka Connect's own classes.
+"""Tests that converters, transforms and the header parser return the same results as Kafka Connect's classes.
 
 Known differences are excluded:
 

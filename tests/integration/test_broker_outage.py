@@ -38,13 +38,13 @@ class Broker:
             assert "serves" in output.readline()
 
     def end(self, number: int) -> None:
-        """Stop the broker with a signal."""
+        """Send the signal `number` to the broker, and wait until the broker has exited."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(10)
 
 
-def test_file_source_and_sink_deliver_all_lines_after_a_late_start_a_restart_and_a_kill_of_the_broker(
+def test_file_source_and_sink_deliver_all_lines_although_the_broker_starts_late_and_is_restarted_and_killed(
     tmp_path: Path,
 ) -> None:
     broker, source, sink = Broker(tmp_path), tmp_path / "in.txt", tmp_path / "out.txt"

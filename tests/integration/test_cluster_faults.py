@@ -1,4 +1,4 @@
-"""Runs three isolated nodes and real clients while networks, disks and processes fail. No record may be lost.
+"""Runs three nodes and real clients while networks, disks and processes fail. No record may be lost.
 
     FAULT_SECONDS=600 FAULT_SEED=7 python -m pytest tests/integration/test_cluster_faults.py -m prove
 

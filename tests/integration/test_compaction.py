@@ -114,7 +114,7 @@ def test_cleaner_process_starts_with_the_first_cleaning_and_exits_with_its_broke
         assert all("the cleaner process exited with status -9" in line for line in errors), errors
 
 
-def test_log_that_exceeds_max_compaction_lag_is_cleaned_with_normal_scheduling_at_niceness_10(tmp_path: Path) -> None:
+def test_log_that_exceeds_max_compaction_lag_is_cleaned_at_niceness_10_instead_of_idle_priority(tmp_path: Path) -> None:
     with running_broker(tmp_path, **FAST_CLEANING | {"log_cleaner_max_compaction_lag_ms": "300"}) as broker:
         create(broker.address, "compacted")
         for _ in range(3):

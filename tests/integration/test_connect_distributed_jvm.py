@@ -123,7 +123,7 @@ class Scenario:
         return result
 
     def found(self) -> dict[str, list[str]]:
-        """Return the states in the status topic by key."""
+        """Return the states of each connector and task, in the order of the status topic."""
         states: dict[str, list[str]] = {}
         for key, value in status_records(self.worker):
             state = re.search(rb'"state":"([A-Z]+)"', value or b"")

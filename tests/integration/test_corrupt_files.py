@@ -1,8 +1,8 @@
 """Tests of nodes with corrupt files.
 
-A node logs the corrupt file and position, keeps the valid records, and fetches the corrupt records again. After a clean
-shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a crash, a node checks
-all records.
+A node logs the corrupt file and the position of the damage, keeps the valid records, and fetches the corrupt records
+again. After a clean shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a
+crash, a node checks all records.
 
 A voter must not lose metadata records that it has acknowledged. A voter with a corrupt metadata log therefore refuses
 to start, and its error explains how to fetch the metadata again.
@@ -49,7 +49,7 @@ class NodeWithCorruptFiles:
         self._log_size = len(self.cluster.log(self.node_id))
 
     def file(self, pattern: str) -> Path:
-        """Return the last one of the node's files that match the pattern."""
+        """Find the node's files that match `pattern`, and return the last path in alphabetical order."""
         return max((self.cluster.directory / f"node-{self.node_id}").rglob(pattern))
 
     def output(self) -> str:
@@ -87,7 +87,7 @@ def size_of_records(path: Path) -> int:
 def flip_in_middle(path: Path) -> None:
     """Flip a bit in the records of the middle batch.
 
-    The CRC of a batch covers the records, but not the base offset and the leader epoch of the batch.
+    The CRC of a batch covers the records. It covers neither the base offset nor the leader epoch of the batch.
     """
     data, middle, start = path.read_bytes(), size_of_records(path) // 2, 0
     while (end := start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")) <= middle:

@@ -56,7 +56,10 @@ def worker(directory: Path, name: str, address: str, props: dict[str, str]) -> W
 
 
 class Writing(threading.Thread):
-    """Writes CSV files under a temporary name and then renames them. The thread runs until `finish` is called."""
+    """A thread that writes CSV files until `finish` is called.
+
+    It writes each file under a temporary name and then renames it.
+    """
 
     def __init__(self, directory: Path, rows: int) -> None:
         super().__init__()

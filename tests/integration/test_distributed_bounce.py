@@ -2,8 +2,8 @@
 
     BOUNCE_SECONDS=600 BOUNCE_SEED=7 python -m pytest -s tests/integration/test_distributed_bounce.py -m prove
 
-The tests correspond to `test_bounce` in Apache Kafka's system tests. Both tests run the file connectors. The test
-marked `prove` also runs a JDBC source and a lakehouse sink.
+The tests correspond to `test_bounce` in Apache Kafka's system tests. Both tests run the file connectors. The test with
+the mark `prove` also runs a JDBC source and a lakehouse sink.
 
 Each run prints its seed. The same seed repeats the same sequence of stops and kills, but not at the same times.
 """

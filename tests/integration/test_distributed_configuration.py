@@ -370,8 +370,8 @@ def test_client_overrides_are_restricted_by_the_workers_policy(
 ) -> None:
     """The test also checks the endpoints for active topics.
 
-    With the policy None, topic tracking is disabled, and both endpoints return errors. With the other policies, only
-    the reset of active topics is disabled and returns an error.
+    If `policy` is None, topic tracking is disabled, and both endpoints return errors. Otherwise, only the reset of
+    active topics is disabled and returns an error.
     """
     settings = {
         "connector_client_config_override_policy": policy,

@@ -387,7 +387,7 @@ RESTARTS = {  # the states in the response, and the instances that are started a
 
 @pytest.mark.parametrize("query", RESTARTS)
 @pytest.mark.parametrize("number", [0, 1], ids=["sent to the leader", "forwarded to the leader"])
-def test_connector_restart_restarts_the_instances_that_the_parameters_include_tasks_and_only_failed_select(
+def test_query_parameters_of_a_connector_restart_select_which_instances_are_restarted(
     workers: list[DistributedWorker], tmp_path: Path, query: str, number: int
 ) -> None:
     worker = workers[number]

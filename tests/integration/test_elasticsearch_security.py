@@ -1,4 +1,4 @@
-"""Tests of the Elasticsearch sink with a real OpenSearch that requires TLS, client certificates and a user."""
+"""Tests of the Elasticsearch sink with a real OpenSearch server that requires TLS, client certificates and a user."""
 
 from __future__ import annotations
 

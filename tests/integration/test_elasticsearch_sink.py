@@ -1,4 +1,7 @@
-"""Tests of the Elasticsearch sink with a real OpenSearch 2, and with Elasticsearch 8 if marked `prove`."""
+"""Tests of the Elasticsearch sink with a real OpenSearch 2 server.
+
+Tests with the mark `prove` use an Elasticsearch 8 server.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +154,7 @@ def test_index_mapping_is_created_from_the_record_schema(server: SearchServer) -
     assert document == {"id": 1, "name": "x", "price": 1.5, "day": millis, "at": millis, "tags": {"a": 1}}
 
 
-def test_malformed_document_fails_the_task_by_default_and_is_reported_if_the_behavior_is_warn(
+def test_malformed_document_fails_the_task_by_default_and_is_reported_if_behavior_on_malformed_documents_is_warn(
     server: SearchServer,
 ) -> None:
     server.request("PUT", "/items", {"mappings": {"properties": {"id": {"type": "date"}, "n": {"type": "integer"}}}})

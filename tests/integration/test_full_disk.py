@@ -106,7 +106,10 @@ def test_broker_with_a_full_topic_log_disk_starts_and_accepts_records_once_space
 
 
 def test_broker_with_a_full_metadata_log_disk_fails_to_start_and_its_error_names_the_directory(tmp_path: Path) -> None:
-    """A broker writes to the metadata log before it serves requests. The error line names the directory and cause."""
+    """A broker writes to the metadata log before it serves requests.
+
+    The error line names the directory and the cause.
+    """
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(disk, tmp_path)
         try:

@@ -51,7 +51,7 @@ def props(server: mariadb.MariaDb) -> dict[str, str]:
     return {"connection.url": server.jdbc_url, "connection.user": server.user, "topic.prefix": "my-"}
 
 
-def test_mariadb_types_are_converted_to_the_same_connect_types_as_by_confluents_jdbc_source(
+def test_mariadb_types_have_the_same_connect_types_as_in_confluents_jdbc_source(
     database: Any, props: dict[str, str]
 ) -> None:
     database.execute(
@@ -112,7 +112,7 @@ def test_float_columns_are_read_with_their_exact_values(database: Any, props: di
 
 @pytest.mark.parametrize("is_query", [False, True])
 @pytest.mark.parametrize(("kind", "digits"), [("datetime", 0), ("datetime(3)", 3), ("datetime(6)", 6)])
-def test_row_is_read_when_no_further_row_can_have_the_same_timestamp(
+def test_row_is_read_only_when_no_further_row_can_have_the_same_timestamp(
     database: Any, props: dict[str, str], monkeypatch: pytest.MonkeyPatch, kind: str, digits: int, is_query: bool
 ) -> None:
     database.execute(f"CREATE TABLE t (id int PRIMARY KEY, at {kind} NOT NULL)")
@@ -303,7 +303,7 @@ def test_row_that_is_committed_after_later_rows_is_skipped_unless_snapshot_horiz
             assert ids_read(settings | more, database.execute, late.execute) == expected
 
 
-def test_snapshot_horizon_rejects_a_user_without_the_privilege_process(
+def test_snapshot_horizon_rejects_a_user_without_the_process_privilege(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY)")

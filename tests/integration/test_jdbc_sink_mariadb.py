@@ -199,7 +199,10 @@ def test_error_for_an_unknown_user_contains_the_servers_message_access_denied(se
 
 @pytest.fixture
 def lax_server_settings(server: mariadb.MariaDb, database: Any) -> Iterator[None]:
-    """Until the test ends, let new sessions accept values that do not fit, and use a time zone other than UTC."""
+    """Let new sessions accept values that do not fit their columns, and use a time zone other than UTC.
+
+    The previous settings are restored after the test.
+    """
     query(database, "SET GLOBAL sql_mode = ''")
     query(database, "SET GLOBAL time_zone = '+05:30'")
     yield

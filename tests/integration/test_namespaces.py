@@ -1,4 +1,4 @@
-"""Tests of the sandbox for cluster faults.
+"""Tests of the sandbox (Linux namespaces) in which the tests with cluster faults run.
 
 Blocked links drop packets silently, and no process outlives the sandbox.
 """
@@ -105,7 +105,7 @@ def test_sandbox_can_cut_and_heal_network_links_and_fill_and_free_disks(tmp_path
     assert list((tmp_path / "disk").iterdir()) == []
 
 
-def test_sandbox_processes_end_with_the_process_that_started_the_sandbox() -> None:
+def test_sandbox_processes_end_when_the_process_that_started_the_sandbox_ends() -> None:
     """Close the pipe to the sandbox, as the kernel does when the process that started the sandbox ends."""
     with start_in_sandbox(_WAIT) as sandbox:
         assert sandbox.stdout is not None

@@ -61,7 +61,10 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 
 def descendants(pid: int) -> dict[int, float]:
-    """Return {pid: creation time} of all descendants. The time shows whether a pid was reused for another process."""
+    """Return {pid: creation time} of all descendants of a process.
+
+    The creation time shows whether a pid was reused for another process.
+    """
     return {process.pid: process.create_time() for process in psutil.Process(pid).children(recursive=True)}
 
 
@@ -114,7 +117,10 @@ def test_all_descendants_of_a_dying_worker_are_killed_within_one_second(worker: 
 
 
 def _in_group(pid: int) -> bool:
-    """Return whether the process is in the worker's process group. Only the grandchild that called setsid is not."""
+    """Return whether the process is in the worker's process group.
+
+    A grandchild that called setsid is not in this group.
+    """
     try:
         return os.getsid(pid) != pid
     except ProcessLookupError:

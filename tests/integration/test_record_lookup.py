@@ -1,4 +1,4 @@
-"""Tests that a record lookup returns records by offset, and reports deleted records as deleted."""
+"""Tests that `read_records` and `read_record` find records by offset, and return None for deleted records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.testing import KafkaBroker
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 
-def test_record_lookup_returns_records_by_offset_and_reports_deleted_records_as_deleted(
+def test_read_records_returns_records_by_offset_and_none_for_deleted_records(
     kafka_broker: KafkaBroker,
 ) -> None:
     properties = {"bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": "connect-c"}

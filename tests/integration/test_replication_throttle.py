@@ -1,4 +1,4 @@
-"""Tests of reassignment with --throttle (KIP-73): replication keeps to the throttle and does not slow producers."""
+"""Tests of reassignment with --throttle (KIP-73): replication stays at the throttle rate, producers are not slowed."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def secure_group(
 ) -> Iterator[list[DistributedWorker]]:
     """Run two workers with https, required client certificates and basic authentication.
 
-    The first one is the leader.
+    The first worker is the leader.
     """
     directory = tmp_path_factory.mktemp("secure")
     settings = {

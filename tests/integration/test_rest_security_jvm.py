@@ -154,7 +154,8 @@ def test_headrace_and_kafka_workers_forward_requests_over_https_with_client_cert
 ) -> None:
     """`leader` is the kind of the first worker, which leads the group.
 
-    Both workers use the same key store. Because no trust store is configured, they trust the certificate in it.
+    Both workers use the same key store. Because no trust store is configured, the workers trust the certificate in the
+    key store.
     """
     certificates = create_certificates(tmp_path)
     (tmp_path / "users").write_text("alice=secret\n")

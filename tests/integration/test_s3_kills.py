@@ -67,7 +67,7 @@ def test_s3_sink_writes_the_same_objects_with_and_without_kills_of_the_worker(tm
 
 
 def worker(directory: Path, address: str, store: s3.S3Server, run: str) -> Worker:
-    """Return a worker with two sinks. All workers of a `run` use the same consumer groups and object directories."""
+    """Return a worker with two sinks. Workers with the same `run` use the same consumer groups and directories."""
     directory.mkdir()
     common = store.props() | {
         "connector.class": "io.confluent.connect.s3.S3SinkConnector",
@@ -142,7 +142,10 @@ def await_objects(store: s3.S3Server, run: str, expected: int) -> None:
 
 
 def assert_every_record_once(objects: dict[str, bytes], per_partition: int) -> None:
-    """Check that the objects rotated by record count contain every record of each partition exactly once, in order."""
+    """Check the objects of the sink that rotates files by the number of records.
+
+    They must contain every record of each partition exactly once, in order.
+    """
     found: dict[int, list[int]] = {}
     for key in sorted(objects):
         if key.startswith("by-count/"):

@@ -404,7 +404,9 @@ def test_objects_encrypted_with_a_customer_key_are_restored(bucket: s3.S3Server)
 
 
 @pytest.mark.parametrize("affix", ["PREFIX", "SUFFIX"])
-def test_records_in_directories_with_the_schema_name_are_restored(bucket: s3.S3Server, affix: str) -> None:
+def test_records_in_directories_whose_names_contain_the_schema_name_are_restored(
+    bucket: s3.S3Server, affix: str
+) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(3)], s3__schema__partition__affix__type=affix)
     directories = ["schema_name=shop.Item", "partition=0"][:: 1 if affix == "PREFIX" else -1]
     assert list(bucket.objects()) == [f"topics/items/{'/'.join(directories)}/items+0+0000000000.json"]

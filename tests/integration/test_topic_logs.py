@@ -1,4 +1,4 @@
-"""Tests of the internal topics' logs when a topic changes while the worker runs, with a real broker."""
+"""Tests that `TopicLog` handles new partitions, deletion and recreation of its internal topic, with a real broker."""
 
 from __future__ import annotations
 

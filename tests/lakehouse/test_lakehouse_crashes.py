@@ -1,4 +1,4 @@
-"""Tests that a lakehouse sink killed at any moment loses and duplicates no records, and that its processes exit."""
+"""Tests that a lakehouse sink loses and duplicates no records if it is killed, and that all its processes exit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TaskProcess:
         return sum("Committed batch" in line for line in self.lines)
 
     def until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
-        """Wait for a condition while the task runs."""
+        """Wait until `condition` returns true. Fail if the task ends earlier."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert self._process.poll() is None, "\n".join(self.lines[-40:])

@@ -176,7 +176,7 @@ def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_below_min_insyn
 def test_restarted_broker_accepts_requests_only_after_it_has_caught_up_with_metadata(
     lacks_only_its_registration: bool,
 ) -> None:
-    """Rule R11: after its crash, the broker lacks all metadata records, or only the record of its new registration.
+    """Rule R11: after its crash, the broker lacks all metadata records, or lacks only its own registration.
 
     According to the metadata records that the broker has, the broker is still the leader.
     """

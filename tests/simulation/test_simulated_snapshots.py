@@ -1,7 +1,7 @@
 """Tests that clusters with frequent metadata snapshots lose no metadata under faults.
 
-Nodes write a snapshot every few batches and immediately delete the log before the snapshot.
-Restarted nodes therefore load a snapshot, and lagging nodes fetch a snapshot.
+Nodes write a snapshot every few batches and immediately delete the log records that the snapshot contains. Restarted
+nodes therefore load a snapshot, and lagging nodes fetch a snapshot.
 """
 
 from __future__ import annotations
