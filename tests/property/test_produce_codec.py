@@ -73,7 +73,7 @@ def frame_of(request: ProduceRequest, version: int, client_id: str | None) -> by
 
 @settings(deadline=None, max_examples=300)
 @given(requests, versions, st.none() | st.text(max_size=20))
-def test_hand_written_produce_decoder_returns_the_same_as_the_compiled_decoder(
+def test_hand_written_produce_decoder_returns_the_same_result_as_the_compiled_decoder(
     request: ProduceRequest, version: int, client_id: str | None
 ) -> None:
     frame = memoryview(frame_of(request, version, client_id))

@@ -163,7 +163,7 @@ def cluster(nodes: int = 3, **overrides: str) -> Iterator[list[ApacheProcess]]:
 
 @contextmanager
 def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, str]]) -> Iterator[ApacheProcess]:
-    """Run Kafka's connect-standalone with a worker and connector configurations, and yield the process."""
+    """Run Kafka's connect-standalone with one worker configuration and several connector configurations."""
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)
     settings = {

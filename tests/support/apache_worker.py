@@ -1,4 +1,4 @@
-"""Runs Kafka's distributed worker with the interface of `DistributedWorker`, so that a test can drive both."""
+"""Runs Kafka's distributed worker with the interface of `DistributedWorker`, so that a test can use either."""
 
 from __future__ import annotations
 

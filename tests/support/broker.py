@@ -105,13 +105,13 @@ class BrokerProcess:
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) * 1024  # type: ignore[index]
 
     def stop(self) -> int:
-        """Stop cleanly with SIGTERM. Returns the exit status."""
+        """Stop the broker cleanly with SIGTERM. Return its exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._wait()
 
     def kill(self) -> None:
-        """Kill with SIGKILL."""
+        """Kill the broker with SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._wait()
@@ -122,7 +122,7 @@ class BrokerProcess:
         self._process.send_signal(number)
 
     def restart(self) -> None:
-        """Stop cleanly and start again."""
+        """Stop the broker cleanly, and start it again."""
         assert self.stop() == 0, self.log
         self.start()
 

@@ -25,7 +25,7 @@ PASSWORD = "changeit"
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The files of a certificate authority, and of a server and a client with certificates signed by this authority."""
+    """The files of a certificate authority, a server and a client. The authority has signed both certificates."""
 
     key_store: Path
     """PKCS#12, with the server's key and certificate."""
@@ -39,7 +39,7 @@ class Certificates:
     """PEM, with the server's key and certificate."""
 
     def settings(self, prefix: str = "listeners.https.") -> dict[str, str]:
-        """Return the worker keys `ssl.*`, with `prefix` in front of each key."""
+        """Return the worker's `ssl.*` settings, with `prefix` in front of each configuration key."""
         return {
             f"{prefix}ssl.keystore.type": "PKCS12",
             f"{prefix}ssl.keystore.location": str(self.key_store),

@@ -14,7 +14,10 @@ from support.connect_data import schemaless, values
 
 @st.composite
 def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
-    """Generate a column of `count` values in row form: a list, lines of text, or one value that all rows share."""
+    """Generate a column of `count` values. Structs are tuples.
+
+    The column is a list, lines of text (`Lines`), or one value that all rows share (`Shared`).
+    """
     strategy = schemaless() if schema is None else values(schema)
     if draw(st.booleans()):
         return Shared(to_rows(schema, [draw(strategy)])[0])

@@ -29,7 +29,7 @@ _MOMENTS = st.integers(-62_135_596_800_000, 253_402_300_799_999).map(
 
 
 def primitives() -> st.SearchStrategy[Schema]:
-    """Generate primitive and logical schemas, some optional."""
+    """Generate primitive and logical schemas. Some of them are optional."""
     plain = st.sampled_from([Schema(type_) for type_ in Type if type_.is_primitive])
     logical = st.sampled_from([DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema(2), decimal_schema(-1)])
     return st.builds(lambda schema, optional: schema.replace(optional=optional), plain | logical, st.booleans())

@@ -16,7 +16,7 @@ def props(directory: Path, **more: str) -> dict[str, str]:
 
 
 def read(directory: Path, count: int = 1000, **more: Any) -> Any:
-    """Run the source in memory."""
+    """Run the source in memory until it has returned `count` records, or until it has no more records."""
     options = {name: more.pop(name) for name in ("offsets", "faults") if name in more}
     return run_source(DirectorySourceConnector, props(directory, **more), records=count, **options)
 

@@ -74,6 +74,6 @@ def owners(worker: Worker, name: str) -> dict[int | None, tuple[str, str]]:
 
 
 def is_running(worker: Worker, name: str, tasks: int) -> bool:
-    """Whether the connector and exactly that number of tasks are running."""
+    """Whether the connector and exactly `tasks` of its tasks are running."""
     found = owners(worker, name)
     return len(found) == tasks + 1 and all(state == "RUNNING" for state, _ in found.values())

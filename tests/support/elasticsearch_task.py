@@ -16,7 +16,7 @@ from headrace_connectors.elasticsearch.sink import ElasticsearchSinkTask
 
 
 class _Context:
-    """A context without an errant record reporter."""
+    """A task context without an errant record reporter."""
 
     connector_name = "search"
     errant_record_reporter = None

@@ -9,5 +9,5 @@ from headrace.runtime.error_policy import ErrorPolicy
 
 
 def error_policy(**changes: Any) -> ErrorPolicy:
-    """Return the default policy with some attributes changed."""
+    """Return the default error policy, with the attributes in `changes` replaced."""
     return replace(ErrorPolicy.from_config({}), **changes)

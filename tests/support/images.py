@@ -55,7 +55,10 @@ def cluster_image(*partitions: PartitionImage, brokers: str = "123", fenced: str
 
 
 def topic_configs(min_insync: int = 2, *, unclean: bool = False) -> TopicConfigs:
-    """Return a provider of topic configs in which every topic has the given `min_insync` and `unclean`."""
+    """Return topic configs with the same values for every topic.
+
+    `min_insync` is min.insync.replicas, and `unclean` is unclean.leader.election.enable.
+    """
     return TopicConfigs(lambda image, topic: min_insync, lambda image, topic: unclean)
 
 

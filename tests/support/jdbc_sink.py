@@ -48,7 +48,7 @@ def record(
 
 
 def item(number: int, name: str | None = None, price: float | None = None, offset: int | None = None) -> SinkRecord:
-    """Return a record with the schema ROW. The record's key is the id."""
+    """Return a record with the schema ROW. The record's key is `number`."""
     return record(
         number if offset is None else offset,
         {"id": number, "name": name or f"n{number}", "price": price},
@@ -64,7 +64,8 @@ def tombstone(number: int, offset: int) -> SinkRecord:
 def put(url: str, records: Sequence[SinkRecord], **props: str) -> SinkRun:
     """Write the records; ``__`` in a keyword stands for a dot. Raises the error that fails the task.
 
-    If the task fails because it reports a record and errors are not tolerated, raises the reported error.
+    If errors are not tolerated, and the task fails because it reports a record, this function raises the reported
+    error.
     """
     with _reported_errors():
         return run_sink(JdbcSinkConnector, _settings(url, props), records)

@@ -54,7 +54,7 @@ class Context:
         self.errant_record_reporter = self._run(self._reporter())
 
     async def _reporter(self) -> SelfReadingSinkErrors:
-        """Return the platform's reporter of failed records, whose clients run on their own event loop."""
+        """Return the platform's reporter of failed records. Its Kafka clients run on an event loop of their own."""
         return SelfReadingSinkErrors(
             self._spec.name,
             LakehouseSinkTask.display_class(),

@@ -1,4 +1,4 @@
-"""Commits a row after another row that has a later timestamp and a larger id, and reads the table."""
+"""Reads a table in which a row is committed after another row that has a later timestamp and a larger id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 10.0
 
 
 def ids_read(props: Mapping[str, str], early: Execute, late: Execute) -> list[int]:
-    """Return the ids that the source reads before the late commit, followed by those that it reads afterwards.
+    """Return the ids that the source reads before the late commit, followed by the ids that it reads afterwards.
 
     `early` and `late` execute statements in two sessions. The id and the timestamp of table `t` have default values.
     """

@@ -40,7 +40,7 @@ class Storage(MemoryStorage):
 class FakePeers:
     """Replaces `Peers`.
 
-    It grants votes if `grants` is True, and queues this voter's fetches for the test to respond to.
+    It grants votes if `grants` is True, and queues the fetches of the `Voter`, so that the test can respond to them.
     """
 
     def __init__(self) -> None:

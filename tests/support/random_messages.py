@@ -25,7 +25,10 @@ Choose = Callable[[Field, Random], Any]
 
 
 def random_message(message: type[Message], version: int, rng: Random, choose: Choose | None = None) -> Any:
-    """Return a message of this type. Fields that `version` contains have random values, other fields their defaults."""
+    """Return a message of this type.
+
+    The fields that `version` contains have random values. All other fields have their default values.
+    """
     values = {}
     for field in message.__fields__:
         if field.is_present(version):

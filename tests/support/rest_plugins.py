@@ -1,8 +1,8 @@
 """Connectors for tests of the REST API of real workers. They write each start and stop to a file.
 
 `write_plugins` writes the connectors to a directory for plugin.path. A test controls the connectors with the file
-`failing`: an instance that the file names (for example "c" or "c-1") raises an error when it starts. A task named there
-also raises the error while it runs.
+`failing`: an instance that the file names (for example "c" or "c-1") raises an error when it starts. If the file names
+a running task, the task raises an error, too.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class S3Server:
 
 @contextmanager
 def running(port: int | None = None) -> Iterator[S3Server]:
-    """Run a server on a port. Stop it at the end."""
+    """Run a server on `port`, or on a free port if `port` is None. Stop the server at the end."""
     port = port or free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 server that applies faults to requests: error responses, cut connections, delays."""
+"""An HTTP proxy in front of an S3 server that applies faults to requests: error responses, lost connections, delays."""
 
 from __future__ import annotations
 

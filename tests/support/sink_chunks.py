@@ -57,7 +57,7 @@ class _WithEnd(Fetched):
 
 
 def records_of(fetched: Iterable[Any], dropped: Sequence[int] = ()) -> SinkRecords:
-    """Convert fetched records to sink records, except for those with `dropped` offsets.
+    """Convert fetched records to sink records, except for the records whose offsets are in `dropped`.
 
     A record's value is its offset.
     """

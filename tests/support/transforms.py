@@ -29,7 +29,7 @@ def make_converter(converter_class: type[_C], which: str = "value", /, **props: 
 
 
 def source_batch(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SourceBatch:
-    """Build a source batch from values in record form."""
+    """Build a source batch from values. Structs are `Struct` objects."""
     attributes.setdefault("topic", "test")
     return SourceBatch(
         values=to_rows(schema, values),
@@ -41,7 +41,7 @@ def source_batch(values: list[Any], schema: Schema | None = None, **attributes: 
 
 
 def sink_batch(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SinkBatch:
-    """Build a sink batch from values in record form."""
+    """Build a sink batch from values. Structs are `Struct` objects."""
     attributes.setdefault("topic", "test")
     attributes.setdefault("partition", 0)
     attributes.setdefault("offsets", range(len(values)))

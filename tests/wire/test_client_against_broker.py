@@ -488,7 +488,7 @@ def test_blocking_producer_and_consumer_calls_work_in_another_thread(broker: Bro
 async def produce_through_losses(
     tmp_path: Path, disturb: Callable[[TcpProxy, BrokerProcess, int], Any], **properties: str
 ) -> None:
-    """Produce through a proxy and call `disturb` after each of 30 rounds. Then check the records in the log.
+    """Produce 30 rounds of records through a proxy, call `disturb` after each round, and check the log.
 
     No record may be missing, duplicated or out of order.
     """

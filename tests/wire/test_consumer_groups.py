@@ -276,7 +276,10 @@ def test_group_stabilizes_after_members_join_leave_and_crash(broker: BrokerProce
 
 
 class Worker:
-    """A member with an opaque protocol. It joins, syncs, sends heartbeats, and rejoins when the group rebalances."""
+    """A group member whose metadata and assignments are random bytes.
+
+    It joins, syncs, sends heartbeats, and rejoins when the group rebalances.
+    """
 
     def __init__(self, connection: BrokerConnection, group: str) -> None:
         self.connection = connection

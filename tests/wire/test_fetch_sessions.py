@@ -98,7 +98,7 @@ def test_fetch_with_an_unknown_session_id_or_a_wrong_session_epoch_is_rejected(b
 
 
 def test_fetch_that_adds_too_many_partitions_to_its_session_is_rejected(broker: BrokerProcess) -> None:
-    """A fetch request checks all partitions of its session, and other requests wait during this check."""
+    """For each fetch, the broker checks all partitions of the session. Other requests wait during this check."""
     with RawClient(broker.address) as client:
         session_id = fetch(client, bytes(16), {}, (0, 0)).session_id
         codes = [

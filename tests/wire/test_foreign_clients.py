@@ -1,6 +1,7 @@
-"""Tests of real Kafka clients with a real broker. Each client creates a topic, produces with every codec, and reads.
+"""Tests of real Kafka clients with a real broker. Each client creates a topic, produces and reads.
 
-Every client also reads the records of the other clients. The tests compare keys, values, headers and order of records.
+Each client produces with every compression codec, and also reads the records of the other clients. The tests compare
+keys, values, headers and order of records.
 """
 
 from __future__ import annotations

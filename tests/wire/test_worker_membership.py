@@ -1,4 +1,4 @@
-"""Tests of groups whose protocol type is not `consumer`. Metadata and assignments are passed on unchanged."""
+"""Tests of groups whose protocol type is not `consumer`: the broker does not change their metadata and assignments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
 
 
 class Worker:
-    """A member with two protocols. If it is the leader, it assigns to each member the member's metadata, reversed."""
+    """A member with two protocols.
+
+    If it is the leader, the assignment of each member is the member's metadata in reverse byte order.
+    """
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self.metadata = name + bytes(range(256))

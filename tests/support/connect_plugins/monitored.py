@@ -1,4 +1,7 @@
-"""Connectors for tests of worker groups. They write their calls to a journal file, and fail or block on request."""
+"""Connectors for tests of worker groups. They write their calls to a journal file.
+
+The configuration of a connector can make its calls fail or block.
+"""
 
 from __future__ import annotations
 

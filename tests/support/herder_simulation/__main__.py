@@ -1,4 +1,4 @@
-"""Runs seeds of the simulated worker group. For each seed that fails, prints the command that repeats the run."""
+"""Runs the simulation of a worker group with several seeds. For each failed run, prints a command that repeats it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.herder_simulation.world import World
 
 
 def main() -> int:
-    """Run the seeds. Return 1 if a seed fails, or 0 if none fails."""
+    """Run the simulation with each seed. Return 1 if a run fails, and 0 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m support.herder_simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)

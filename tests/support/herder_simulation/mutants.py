@@ -1,4 +1,4 @@
-"""Mutants of the worker's state machines. Each disables one rule.
+"""Mutants of the worker's state machines. Each mutant disables one rule.
 
 `test_simulated_workers.py` lists the mutants that the simulation must detect. The simulation does not detect
 `ignore_generation`, `start_before_reading_configs`, `apply_incomplete_commits`, `ignore_session_while_joining` and
@@ -44,7 +44,10 @@ def ignore_generation() -> None:
 
 
 def start_before_reading_configs() -> None:
-    """Let a worker start its assignment without first reading the config topic to the assignment's offset."""
+    """Let a worker start its assigned connectors and tasks before it has read the config topic.
+
+    The worker should first read the topic up to the offset in the assignment.
+    """
     original = group_core.GroupCore.on_assignment
 
     def on_assignment(self: Any, *arguments: Any) -> Any:
