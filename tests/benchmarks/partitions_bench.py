@@ -1,7 +1,7 @@
 """Measures the cost of partitions: a topic with 10 to 5,000 partitions and replication factor 3 on three nodes.
 
-Each number of partitions is measured in a new cluster of headrace, and then in a new cluster of Apache Kafka, so only
-one cluster runs at a time. If Apache Kafka times out with some number of partitions, larger numbers are measured with
+Each number of partitions is measured in a new cluster of headrace, and then in a new cluster of Apache Kafka. Only one
+cluster runs at a time. If Apache Kafka times out with some number of partitions, larger numbers are measured with
 headrace only.
 """
 

@@ -3,8 +3,8 @@
 The JDBC source copies a SQLite table with four columns to a topic. From this topic, the S3 sink writes JSON to rclone,
 and the JDBC sink inserts rows into PostgreSQL. All connectors run in one warm worker.
 
-Larger tables are compared with the table of 100,000 rows, because at 10,000 rows the fixed cost of creating files and
-tables is visible in the cost per record.
+Larger tables are compared with the table of 100,000 rows. With 10,000 rows, the fixed cost of creating files and tables
+is visible in the cost per record.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Partition, order, key and value of the records in the internal topics must be eq
   rebalances when the configuration of a task changes.
 - Records with different keys in the status topic may be in a different order, because Apache Kafka's worker starts and
   stops instances in concurrent threads.
-- Records in the status topic may be repeated: Apache Kafka's tasks write the record of an active topic until they have
-  read it back, and Apache Kafka's leader writes the tombstone of a status until it has read it back.
+- Records in the status topic may be repeated. Apache Kafka's tasks write the record of an active topic again and again
+  until they have read it back. Its leader does the same with the tombstone of a status.
 - The status UNASSIGNED may lack the version, because Apache Kafka's worker writes the version only if the connector or
   task still exists at that time.
 """

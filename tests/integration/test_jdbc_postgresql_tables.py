@@ -160,7 +160,7 @@ def test_rows_of_partitioned_tables_are_read_once(database: Database, props: dic
     assert len(rows(read_all({**props, "table.types": "PARTITIONED TABLE"}))) == 2
 
 
-def test_tables_are_selected_by_table_types(database: Database, props: dict[str, str]) -> None:
+def test_source_reads_only_tables_whose_types_are_in_table_types(database: Database, props: dict[str, str]) -> None:
     database.execute("CREATE TABLE orders (id int); INSERT INTO orders VALUES (1)")
     database.execute("CREATE VIEW recent AS SELECT * FROM orders")
     database.execute("CREATE MATERIALIZED VIEW totals AS SELECT count(*) AS n FROM orders")
@@ -229,7 +229,7 @@ def test_property_unmappable_values_sets_how_dates_and_times_out_of_range_are_ha
     assert "moments, column at, row id=1" in caplog.text
 
 
-def test_timestamp_out_of_range_in_the_timestamp_column_fails_the_source_even_if_values_are_clamped(
+def test_timestamp_out_of_range_in_the_timestamp_column_fails_the_source_even_if_unmappable_values_is_clamp(
     database: Database, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE moments (id int PRIMARY KEY, at timestamp NOT NULL)")

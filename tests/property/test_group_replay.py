@@ -1,9 +1,10 @@
 """Checks GroupShard's invariants under random sequences of requests, timeouts and failovers.
 
-* A shard that is rebuilt from the log has the same offsets and the same Empty and Stable consumer groups. * A consumer
-group has exactly one leader, and the leader is a member of the group. * Generation ids never decrease. * The
-assignments of a generation are sent only to members of that generation. * Every pending request eventually completes,
-exactly once.
+* A shard that is rebuilt from the log has the same offsets and the same Empty and Stable consumer groups.
+* A consumer group has exactly one leader, and the leader is a member of the group.
+* Generation ids never decrease.
+* The assignments of a generation are sent only to members of that generation.
+* Every pending request eventually completes, exactly once.
 """
 
 from __future__ import annotations

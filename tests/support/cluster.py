@@ -161,7 +161,10 @@ class ClusterProcess:
         self.start_node(node_id)
 
     def reconfigure(self, added: dict[int, dict[str, str]]) -> None:
-        """Add properties to the nodes' properties files (`added` lists them by node id), and restart the cluster."""
+        """Add properties to the properties files of nodes, and restart the cluster.
+
+        `added` maps the id of each node to its new properties.
+        """
         self.stop()
         for node_id, properties in added.items():
             with (self.directory / f"node-{node_id}" / "server.properties").open("a") as file:

@@ -1,8 +1,8 @@
 """Real clients that record all requests and responses (`integration.history`) while faults are injected in a cluster.
 
-The clients are idempotent producers with keyed records, a consumer group whose members commit their positions, a
-consumer of all partitions, and a client that queries end offsets and committed offsets. A timeout does not
-count as a response.
+There are idempotent producers with keyed records, and a consumer group whose members commit their positions. There is
+also a consumer of all partitions, and a client that queries end offsets and committed offsets. A timeout does not count
+as a response.
 """
 
 from __future__ import annotations

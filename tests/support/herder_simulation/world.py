@@ -409,7 +409,10 @@ class World:
                         raise Violation(f"generation {generation} assigns {both} to {member}; it is {where} {other}")
 
     def final_snapshot(self) -> ConfigSnapshot:
-        """Return the state that results from all records of the config topic, including compacted records."""
+        """Return the state that results from all records of the config topic.
+
+        These include the records that compaction has removed.
+        """
         state = ConfigTopicState()
         for record in self.configs.all:
             state.apply(record.offset, record.key, record.value)
