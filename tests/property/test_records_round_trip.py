@@ -35,7 +35,7 @@ HAS_CODEC = {
     Compression.LZ4: has_lz4(),
     Compression.ZSTD: has_zstd(),
 }
-"""Whether kafka-python supports each codec. The compression library that it uses may not be installed."""
+"""Whether kafka-python supports each codec. The compression library that it needs is perhaps not installed."""
 KAFKA_PYTHON_CODECS = st.sampled_from([codec for codec in Compression if HAS_CODEC[codec]])
 
 
