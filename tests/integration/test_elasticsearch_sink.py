@@ -124,7 +124,9 @@ def test_sink_logs_topics_that_share_an_index_and_use_record_keys_as_document_id
     assert "The topics items and ITEMS are written to the index items" in caplog.text
 
 
-def test_tombstones_delete_documents_if_configured_and_fail_the_task_by_default(server: SearchServer) -> None:
+def test_tombstones_fail_the_task_by_default_and_delete_documents_if_behavior_on_null_values_is_delete(
+    server: SearchServer,
+) -> None:
     records = [keyed(0, "a"), keyed(1, "b"), keyed(2, "a", value=None, value_schema=None)]
     put(server, records, behavior__on__null__values="DELETE")
     assert list(server.documents("items")) == ["b"]

@@ -84,7 +84,7 @@ def test_snapshot_horizon_rejects_a_user_without_the_role_pg_read_all_stats(
     database.execute("REVOKE ALL ON t FROM reader")
 
 
-def test_snapshot_horizon_fails_while_a_session_has_track_activities_off(
+def test_snapshot_horizon_fails_while_a_session_has_track_activities_disabled(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}

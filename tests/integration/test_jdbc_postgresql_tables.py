@@ -204,7 +204,7 @@ UNMAPPABLE = {
 
 
 @pytest.mark.parametrize("kind", UNMAPPABLE)
-def test_property_unmappable_values_sets_how_dates_and_times_out_of_range_are_handled(
+def test_property_unmappable_values_sets_how_dates_and_times_that_are_out_of_range_are_handled(
     database: Database, props: dict[str, str], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = UNMAPPABLE[kind]

@@ -56,7 +56,7 @@ def source_props(store: s3.S3Server, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", ["JsonFormat", "ParquetFormat"])
-def test_s3_sink_writes_and_source_restores_every_record_with_its_key(store: s3.S3Server, form: str) -> None:
+def test_s3_sink_writes_and_s3_source_restores_every_record_with_its_key(store: s3.S3Server, form: str) -> None:
     records = [record(offset, partition=partition) for partition in range(2) for offset in range(50)]
     run = run_sink(S3SinkConnector, sink_props(store, format__class=form, store__kafka__keys="true"), records)
     assert run.committed == {("t", 0): 50, ("t", 1): 50}

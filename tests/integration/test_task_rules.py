@@ -386,7 +386,7 @@ def test_record_is_read_again_for_the_dead_letter_queue_if_the_task_reports_a_co
     ]
 
 
-def test_records_reported_by_a_sink_that_reads_topics_itself_are_read_again_for_the_dead_letter_queue(
+def test_records_that_a_self_reading_sink_reports_are_read_again_for_the_dead_letter_queue(
     worker: Worker,
 ) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(b"k%d" % n, b"%d" % n) for n in range(4)])

@@ -181,7 +181,7 @@ def test_admin_tools_accept_bootstrap_controller(cluster: ClusterProcess) -> Non
     assert "does not support Metadata: that is a controller's port" in output
 
 
-def test_described_broker_configs_include_their_synonyms(cluster: ClusterProcess) -> None:
+def test_description_of_broker_configs_includes_their_synonyms(cluster: ClusterProcess) -> None:
     everyone, two = ("--entity-type", "brokers", "--entity-default"), ("--entity-type", "brokers", "--entity-name", "2")
     run(cluster, "configs", *everyone, "--alter", "--add-config", "log.retention.ms=8")
     run(cluster, "configs", *two, "--alter", "--add-config", "log.retention.ms=7")

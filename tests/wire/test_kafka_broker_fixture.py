@@ -375,7 +375,7 @@ def test_injected_delay_postpones_the_response_but_not_the_processing_of_a_reque
 
 @pytest.mark.parametrize("acks", [0, 1])
 @pytest.mark.parametrize("before_request", [False, True])
-def test_injected_disconnect_applies_to_produce_requests_with_any_acks(
+def test_injected_disconnect_applies_to_produce_requests_with_every_acks_setting(
     kafka_broker: KafkaBroker, acks: int, before_request: bool
 ) -> None:
     kafka_broker.create_topic("topic")

@@ -233,7 +233,7 @@ def test_console_consumer_waits_for_topic_and_exits_after_timeout_ms(broker: Bro
     assert time.monotonic() - started_s < 10
 
 
-def test_include_expression_of_console_consumer_matches_topics_created_later(broker: BrokerProcess) -> None:
+def test_include_expression_of_console_consumer_matches_topics_that_are_created_later(broker: BrokerProcess) -> None:
     produce(broker, "expr-1", "one\n")
     with started(
         "console_consumer", broker, "--include", "expr-.*", "--from-beginning", "--max-messages", "2"

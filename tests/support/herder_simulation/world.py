@@ -316,7 +316,7 @@ class World:
         return self.running[key]
 
     def _is_excused(self, worker: SimulatedWorker) -> bool:
-        """Whether the coordinator has removed the worker from the group, and the worker may not know this yet."""
+        """Whether the coordinator has removed the worker from the group and the worker might be unaware of this."""
         if worker.scope.is_paused:
             return True
         member_id = worker.member.generation.member_id
