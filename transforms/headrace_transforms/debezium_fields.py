@@ -20,7 +20,7 @@ class FieldReference(NamedTuple):
     new_name: str
 
     def find(self, event: Schema) -> tuple[Schema, Callable[[Any], Any]] | None:
-        """Return the field's schema, made optional, and a function that returns the field's value in an event.
+        """Return the field's schema as an optional schema, and a function that returns the field's value in an event.
 
         If the parent struct does not contain the field, the event itself is searched. Returns None if no field is
         found.

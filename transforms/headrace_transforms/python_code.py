@@ -331,7 +331,7 @@ def _attribute(record: Any, name: str) -> Any:
 
 
 def _columns(batch: Batch, parameters: Sequence[str]) -> list[Sequence[Any]]:
-    """Return one list per parameter. It contains the attribute with this name of every record of the batch."""
+    """Return one list per parameter. The list contains the attribute with this name of every record of the batch."""
     count = len(batch)
     records = batch.to_records() if "record" in parameters else []
     columns: dict[str, Callable[[], Sequence[Any]]] = {

@@ -1,4 +1,4 @@
-"""Base class of configurations that accept keys of Confluent's connectors without effect, and warn about them."""
+"""Base class of configurations that accept some keys of Confluent's connectors, ignore them, and warn about them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.api.config import Config
 
 
 class ConfigWithIgnoredKeys(Config):
-    """The base class of configurations that accept keys without effect."""
+    """The base class of configurations that accept some keys only for compatibility. These keys have no effect."""
 
     without_effect: ClassVar[Mapping[str, str]] = {}
     """For each key, or for each prefix that ends with a dot, the reason why it has no effect."""

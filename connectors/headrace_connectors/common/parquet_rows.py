@@ -75,9 +75,9 @@ class ParquetRows:
             count -= skipped
 
     def read(self, count: int) -> list[tuple[Any, ...]]:
-        """Return the next `count` rows, or fewer at the end of the file and before a row that cannot be read.
+        """Return the next `count` rows, or fewer at the end of the file or before a row that cannot be read.
 
-        Raises DataError if the next row cannot be read. No later row can be read then.
+        Raises DataError if the next row cannot be read. In this case, no later row can be read either.
         """
         if self._error is not None:
             raise self._error

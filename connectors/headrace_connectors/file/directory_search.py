@@ -1,4 +1,4 @@
-"""Finds the files of a directory that a task has to read next.
+"""Searches a directory for the files that a task has to read next.
 
 A search lists the directory in small steps, so that a task can stop during a search of a million files. The result
 contains only files that have not been read. If there are more than `CANDIDATES_MAX` files, the result contains the

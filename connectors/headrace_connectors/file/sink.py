@@ -54,7 +54,7 @@ class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
             raise ConnectError(f"Cannot write to {target}: {error.strerror}") from error
 
     def _undo_partial_write(self, written: int) -> None:
-        """Remove the bytes that a failed `put` has appended to the file, because its records are redelivered."""
+        """Remove the bytes that a failed `put` has appended to the file. The records of this `put` are redelivered."""
         if not written or self._descriptor == _STDOUT:
             return
         status, end = os.fstat(self._descriptor), os.lseek(self._descriptor, 0, os.SEEK_CUR)

@@ -20,7 +20,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class KeyRange(NamedTuple):
-    """The rows of a table with incrementing values from `first` to `last`, both included."""
+    """The rows of a table whose incrementing column has a value from `first` to `last`, inclusive."""
 
     table: str
     first: int
@@ -46,7 +46,8 @@ class InitialLoad(NamedTuple):
 
     @property
     def started(self) -> dt.datetime:
-        """The time after which the table's own query reads changed rows, if mode=timestamp+incrementing."""
+        """The start time. With mode=timestamp+incrementing, later reads of the table return rows changed after this
+        time."""
         return _EPOCH + dt.timedelta(milliseconds=self.started_ms)
 
     def ranges(self, table: str) -> list[KeyRange]:
@@ -61,7 +62,8 @@ class InitialLoad(NamedTuple):
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any] | None) -> InitialLoad | None:
-        """Return the initial load that a table's stored offset describes, or None if it describes none."""
+        """Return the initial load that a table's stored offset describes, or None if the offset describes no initial
+        load."""
         text = (offset or {}).get(OFFSET_FIELD)
         return cls(*map(int, str(text).split(":"))) if text else None
 

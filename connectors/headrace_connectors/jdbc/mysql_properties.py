@@ -118,7 +118,7 @@ def _ssl_arguments(security: Mapping[str, str], is_mariadb: bool) -> dict[str, A
 
 
 def _mode_of_switches(security: Mapping[str, str], is_mariadb: bool) -> str | None:
-    """Return the mode that the drivers derive from the older properties that sslMode has replaced."""
+    """Return the sslMode that the drivers derive from older properties such as useSSL, or None if they are not set."""
 
     def is_on(name: str) -> bool:
         return _is_true(security.get(name, "false"))

@@ -1,8 +1,8 @@
 """Reads one table or one custom query in batches, starting after its committed source offset.
 
-In timestamp mode, a batch may end between rows with equal timestamps. The batch's source offset is then the last
-timestamp before theirs. After a restart, the reader reads all rows with the equal timestamps again, so it skips none of
-them.
+In timestamp mode, a batch may end between rows with equal timestamps. In this case, the batch's source offset is the
+last timestamp before the equal timestamps. After a restart, the reader reads all rows with the equal timestamps again,
+so it skips none of them.
 """
 
 from __future__ import annotations

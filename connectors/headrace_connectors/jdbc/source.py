@@ -1,8 +1,8 @@
-"""JdbcSourceConnector, which copies SQL tables, or the result of an SQL query, to topics at least once.
+"""JdbcSourceConnector, which copies SQL tables, or the result of an SQL query, to topics.
 
 The connector assigns tables to tasks, and a background thread checks for new and dropped tables. A task
 reads its tables one after another. For each table it runs a query, returns all rows in batches, and
-runs the query again after `poll.interval.ms`.
+runs the query again after `poll.interval.ms`. Delivery is at least once.
 """
 
 from __future__ import annotations

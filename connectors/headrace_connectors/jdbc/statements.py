@@ -1,4 +1,4 @@
-"""Builds the SQL that reads the rows of a table or custom query that follow a source offset.
+"""Builds SQL statements that read the rows after a source offset, from a table or from a custom query.
 
 | mode | where | order |
 |---|---|---|
@@ -46,7 +46,7 @@ class OffsetExpressions:
 
 @dataclass(frozen=True, slots=True)
 class LastId:
-    """The largest id to read. With None, no row is read, because `id <= NULL` is never true in SQL."""
+    """The largest id to read. If it is None, no row is read, because `id <= NULL` is never true in SQL."""
 
     value: int | None
 

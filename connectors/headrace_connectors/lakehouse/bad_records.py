@@ -55,7 +55,7 @@ class BadRecord:
 
 
 class BadRecordError(DataError):
-    """The error that fails the task after the task has loaded all records before each partition's first bad record.
+    """The error with which the task fails. All records before each partition's first bad record are loaded.
 
     `first_bad_offsets` has the offset of each partition's first bad record.
     """

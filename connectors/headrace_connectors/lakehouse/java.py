@@ -31,7 +31,7 @@ class Java:
 
 
 class JavaNotFoundError(ConnectError):
-    """No installed Java can run Spark. The message lists the checked installations and how to install a newer Java."""
+    """No installed Java can run Spark. The message names the checked installations and says how to install Java."""
 
 
 def find_java(environment: Mapping[str, str]) -> Java:

@@ -198,7 +198,10 @@ class BackupFinder:
         return subfolders
 
     def _add_page(self, folder: str, topic: str, page: ListedKeys, touched: set[SeriesId]) -> SeriesId | None:
-        """Add the objects of a page to their series, and return the series of the page's last object, if it has one."""
+        """Add the objects of a page to their series.
+
+        Return the series of the last object, or None if it has no series.
+        """
         parsed: list[tuple[SeriesId, BackupName, str]] = []
         last: SeriesId | None = None
         unknown: dict[SeriesId, None] = {}
@@ -241,7 +244,7 @@ class BackupFinder:
         return resume if resume is not None and resume > last_key else None
 
     def _list_more(self, series: _Series) -> None:
-        """List the last pending object again, because it may be incomplete, and the objects that follow it."""
+        """List the last pending object and the objects after it. The last pending object may be incomplete."""
         start, _ = series.pending.pop()
         series.has_more = False
         start_after: str | None = series.prefix + start

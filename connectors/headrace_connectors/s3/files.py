@@ -32,7 +32,7 @@ class Encoded:
 
     @property
     def schemas(self) -> Sequence[Schema | None]:
-        """The schema of the values, and of each file. Records with different schemas are written to different files."""
+        """The schemas that all records of a file share: the schema of the values, and the schema of each file."""
         return [self.schema, *(schema for schema, _ in self.sides)]
 
     def part(self, start: int, end: int) -> Encoded:
@@ -120,7 +120,7 @@ class PartitionFiles:
     def _slices(
         self, count: int, directories: str | Sequence[str], timestamps: Sequence[int] | None
     ) -> Iterator[tuple[str, int, int]]:
-        """Yield (directory, start, end) of runs of records for the same files. Complete due files between runs."""
+        """Yield (directory, start, end) for each run of records that belong to the same files. Complete due files."""
         start = 0
         while start < count:
             directory = directories if isinstance(directories, str) else directories[start]

@@ -1,7 +1,8 @@
 """Joda-Time patterns, as ``path.format`` contains them. This module has no I/O.
 
-The letters are those of Java's SimpleDateFormat except: ``Y`` is the year, ``x`` the week's year, ``w`` the week and
-``e`` the number of the day in the week (Monday is 1).
+The letters are those of Java's SimpleDateFormat, with these exceptions: ``Y`` is the year, ``x`` is the week-based
+year, ``w`` is the number of the week in the week-based year, and ``e`` is the number of the day in the week (Monday is
+1).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class ItemReader(ABC):
         self._error: DataError | None = None
 
     def prepare(self, count: int) -> int:
-        """Read until `count` items are prepared. Return how many are: fewer at the end and before invalid data."""
+        """Prepare `count` items, or fewer at the end or before invalid data. Return the number of prepared items."""
         while len(self._prepared) < count and self._error is None and not self._is_exhausted():
             items = self._items(count - len(self._prepared))
             try:
@@ -245,7 +245,7 @@ def reader_for(body: Body, key: str, form: Format, convert: Callable[[Any], Any]
 
 
 def side_format_name(key: str) -> str:
-    """Return the format of a keys or headers object from its extension. It may differ from the format of the values."""
+    """Return the format of an object with keys or headers. The key's extension determines the format."""
     plain = key.removesuffix(".gz")
     if plain.endswith(".parquet"):
         return "parquet"

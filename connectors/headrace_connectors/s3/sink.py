@@ -152,7 +152,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             raise RecordErrors(errors)
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the offset of each partition's first record that is not uploaded. If all are, return the given offset.
+        """Return the offset of each partition's first record that is not uploaded, or else its offset in `offsets`.
 
         If an upload has failed with a fatal error, the next `put` raises this error, because an error of `pre_commit`
         does not fail the task.

@@ -1,6 +1,6 @@
 """The embedded broker of a standalone worker: a child process that listens on a free loopback port.
 
-The broker ignores Ctrl-C and SIGTERM, which are sent to the whole process group, so that tasks can still commit their
+Ctrl-C and SIGTERM are sent to the whole process group. The broker ignores them, so that tasks can still commit their
 offsets to the broker. It shuts down cleanly when the worker closes its end of a pipe, and is killed immediately when
 the worker dies.
 """

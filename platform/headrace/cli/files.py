@@ -35,7 +35,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def read_connector(path: Path) -> ConnectorFile:
-    """Read a connector file: properties, or a JSON object with the configuration or with name, config, initial_state.
+    """Read a connector file, which contains properties or JSON in one of the two formats of Kafka Connect.
 
     Raises FileError.
     """
@@ -46,7 +46,7 @@ def read_connector(path: Path) -> ConnectorFile:
 
 
 def read_connector_to_check(path: Path) -> ConnectorFile:
-    """Read a connector file that will be validated, so a missing name is not an error here. Raises FileError."""
+    """Read a connector file for validation. A missing name is not an error here. Raises FileError."""
     text = _read(path)
     parsed: object = None
     if text.lstrip().startswith("{"):

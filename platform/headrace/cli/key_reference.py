@@ -1,4 +1,4 @@
-"""Generates docs/reference, the reference of all configuration keys, from the definitions that parse and validate them.
+"""Generates docs/reference, which describes all configuration keys, from the definitions of the keys in the code.
 
 `make docs` runs ``python -m headrace.cli.key_reference docs/reference``.
 """
@@ -143,7 +143,7 @@ def _page(title: str, introduction: str, *parts: str) -> str:
 def _sections(registry: Registry, kind: Kind, level: int) -> Iterator[str]:
     """Yield a section for each plug-in of headrace.
 
-    A transform's classes for keys and values share one section if they have the same keys.
+    A transform's ``$Key`` and ``$Value`` classes share one section if their configuration keys are the same.
     """
     own = [plugin for plugin in registry.all(kind) if plugin.__module__.partition(".")[0] in _PACKAGES]
     groups: dict[tuple[str, tuple[str, ...]], list[type[Plugin[Any]]]] = {}

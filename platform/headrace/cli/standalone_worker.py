@@ -126,7 +126,7 @@ class _StandaloneWorker:
     def _processes(self) -> Processes:
         """Create the manager of connector processes. If there are connectors, start the fork server.
 
-        The fork server starts this early so that it runs in parallel with the worker's remaining imports.
+        The fork server starts now, so that it runs in parallel with the worker's remaining imports.
         """
         from headrace.runtime.processes import Processes
 

@@ -236,7 +236,7 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
     ) -> tuple[PayloadDecoder, Sequence[bytes]]:
         """Return the decoder and the payloads of consecutive records with the same schema.
 
-        `first` is the record at index `position`, with which the run of records starts.
+        The run starts with the record at index `position`, which is also passed as `first`.
         """
         if self._fixed_decoder is not None:
             return self._fixed_decoder, _until_null_or_empty(data, position)

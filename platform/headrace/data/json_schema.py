@@ -2,7 +2,8 @@
 
 The names and the order of the keys are the same as in Kafka's JsonConverter: ``type``, then ``items`` (arrays),
 ``keys`` and ``values`` (maps) or ``fields`` (structs), then ``optional``, ``name``, ``version``, ``doc``,
-``parameters``, ``default``. The schema of a struct's field ends with the key ``field``, the field's name.
+``parameters``, ``default``. The schema of a struct's field ends with the key ``field``, which contains the field's
+name.
 """
 
 from __future__ import annotations

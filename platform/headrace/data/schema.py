@@ -76,7 +76,7 @@ class Field:
 
 
 class Schema:
-    """The description of a value. Build schemas with the functions below; never modify a schema afterwards.
+    """The description of a value. Build schemas with the functions of this module; never modify a schema.
 
     `fields` is empty unless `type` is STRUCT. A MAP has `key_schema` and `value_schema`. An ARRAY has only
     `value_schema`.

@@ -1,7 +1,7 @@
 """Formats any Connect value as Java's ``toString`` does, for StringConverter, the file sink and Cast.
 
 Examples: ``Struct{a=1,b=x}`` (null fields are omitted), ``{a=1, b=2}`` for maps in HashMap order, ``[a, b]`` for lists,
-``null``, ``true``. Floating point numbers have Java's format, and dates the format of ``java.util.Date`` in UTC. Bytes
+``null``, ``true``. Floating point numbers have Java's format. Dates have the format of ``java.util.Date`` in UTC. Bytes
 are printed in hexadecimal; Java prints only an object address for them.
 """
 

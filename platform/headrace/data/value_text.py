@@ -1,9 +1,10 @@
 """Converts values to readable strings and back, as ``org.apache.kafka.connect.data.Values`` does.
 
-`parse_string` infers the type of a value from a string: ``null``, ``true``, an integer of the smallest type, a FLOAT32
-unless the number is too large for it, a date or time, and ``[…]`` and ``{…}`` with a schema that fits all elements. If
-only the beginning of the string is such a value, the result is the whole string. Kafka instead returns the value at the
-beginning and ignores the remaining text.
+`parse_string` infers the type of a value from a string. It recognizes ``null``, booleans, numbers, dates, times, arrays
+``[…]`` and maps ``{…}``. An integer has the smallest type that can represent it. A number with a fraction is a FLOAT32,
+unless it is too large for this type. If all elements of an array or map fit one schema, the elements have this schema.
+If only the beginning of the string is such a value, the result is the whole string. Kafka instead returns the value at
+the beginning and ignores the remaining text.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def create(plugin_class: Any, props: Mapping[str, str]) -> Any:
 
 
 def create_converter(plugin_class: Any, props: Mapping[str, str], which: str) -> Any:
-    """Create a converter or header converter. `which` is ``key``, ``value`` or ``header``. For errors see `create`."""
+    """Create a converter or header converter. `which` is ``key``, ``value`` or ``header``. Raises as `create` does."""
     plugin = plugin_class()
     plugin.is_key = which == "key"
     plugin.config = plugin_class.config_model.parse({**props, **converter_type_props(plugin_class, which)})

@@ -1,7 +1,7 @@
 """Basic authentication of REST requests, as in Kafka Connect's `BasicAuthSecurityRestExtension`.
 
 The response to a request without valid credentials has status 401. As in Kafka Connect, it has no WWW-Authenticate
-header, and its body is a plain text.
+header, and its body is plain text.
 
 Users and passwords come from properties files with lines `user=password`. `rest.basic.auth.users.file` names the file.
 If this key is not set, the section KafkaConnect of a JAAS file names the files. The files are read once, at startup.

@@ -1,7 +1,7 @@
 """Limits the connections to a REST server, so that idle clients do not use all file descriptors of the worker.
 
-A connection without a complete request head is closed after `REQUEST_HEAD_TIMEOUT_S`. A server has at most half as many
-connections as the process may have open files.
+A connection that has not sent a complete request head is closed after `REQUEST_HEAD_TIMEOUT_S`. A server has at most
+half as many connections as the process may have open files.
 
 At the limit, a new connection replaces the oldest connection that has not sent a request. If all connections have sent
 a request, the new connection is closed.

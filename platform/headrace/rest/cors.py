@@ -20,7 +20,7 @@ _ALLOWED_HEADERS = "Content-Type"
 
 
 class CrossOrigin:
-    """Middleware that adds the CORS headers to responses. The application also handles preflight requests."""
+    """Middleware that adds CORS headers to responses. The application responds to preflight requests, too."""
 
     def __init__(self, app: ASGIApp, origins: OriginPatterns, methods: Sequence[str]) -> None:
         self._app = app

@@ -55,7 +55,7 @@ class _BoundListeners:
 
 
 class RestServer:
-    """Serves the REST listeners. Call `bind` first, so that a port in use is detected before anything else starts."""
+    """Serves the REST listeners. Call `bind` first, so that a port conflict is detected before anything else starts."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -146,7 +146,8 @@ class RestServer:
         return application
 
     def _openapi_endpoints(self, endpoints: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-        """Return the endpoints of the OpenAPI document, which describes these endpoints and those in `endpoints`."""
+        """Return the endpoints that serve the OpenAPI document. The document also describes the endpoints in
+        `endpoints`."""
         operations = [OPERATIONS[id_] for id_ in (*endpoints, "openapiJson", "openapiYaml")]
 
         async def get(request: Request) -> Response:

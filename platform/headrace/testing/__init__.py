@@ -1,7 +1,7 @@
 """Tools for tests of code that uses Kafka or Connect: plug-ins in memory, a broker with faults, a Connect worker.
 
-The fixtures `kafka_broker` and `connect_worker` are available in every pytest run without an import. The names below
-are imported on first use, so that a test that needs no broker does not load one.
+The fixtures `kafka_broker` and `connect_worker` are available in every pytest run without an import. The names in this
+module are imported on first use, so that a test without a broker does not load the broker's code.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The broker starts in milliseconds on a free port of 127.0.0.1, with its data in a temporary directory. Any Kafka client
 can use it. Its clients connect through a `FaultProxy`, so that a test can make their requests fail.
 
-The public methods block: call them from another thread than the broker's, such as the test's thread. Methods that need
-a running broker raise `RuntimeError` while it is stopped. Faults do not affect the requests of these methods.
+The public methods block. Do not call them on the broker's thread; call them, for example, on the test's thread. Methods
+that need a running broker raise `RuntimeError` while it is stopped. Faults do not affect the requests of these methods.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def apply(
     """Return the transformed records, without dropped records. Raises the first error of a transform or predicate.
 
     `transforms` is a transform class or a decorated function, and `props` is its configuration. To test several
-    transforms, `transforms` is their configuration as in a connector's file (``transforms=a,b``,
-    ``transforms.a.type=...``, ``predicates=...``).
+    transforms, pass their configuration as in a connector's file (``transforms=a,b``, ``transforms.a.type=...``,
+    ``predicates=...``).
     """
     if isinstance(transforms, Mapping):
         config = {**transforms, "name": "test"}

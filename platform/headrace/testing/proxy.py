@@ -247,14 +247,14 @@ class _RejectedBatches:
         self._rejected: dict[_Sequence, tuple[int, ErrorCode]] = {}
 
     def add(self, request: ProduceRequest, error: ErrorCode) -> None:
-        """Remember the batches of a rejected request."""
+        """Add the batches of a rejected request."""
         for sequence, base_sequence in _idempotent_batches(request):
             self._rejected.setdefault(sequence, (base_sequence, error))
 
     def error_for(self, request: Request[Any] | None) -> ErrorCode | None:
         """Return the error for a request that contains a batch after a rejected batch, otherwise None.
 
-        A rejected batch that is sent again is forgotten.
+        If a rejected batch is sent again, remove it from the rejected batches.
         """
         if not self._rejected or not isinstance(request, ProduceRequest):
             return None
@@ -307,7 +307,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _until_disconnect(work: Coroutine[Any, Any, None]) -> None:
-    """Run until the client or the broker disconnects or violates the protocol. The connection is then closed."""
+    """Run `work` until the client or the broker disconnects or violates the protocol. Then the connection is closed."""
     try:
         await work
     except (OSError, EOFError, ProtocolError, ValueError):

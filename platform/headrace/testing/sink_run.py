@@ -32,14 +32,14 @@ LIMIT_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """A fault: after put number `after_put` (from 1), all partitions are revoked and assigned again."""
+    """A fault: after put number `after_put` (the first is 1), all partitions are revoked and assigned again."""
 
     after_put: int
 
 
 @dataclass(frozen=True, slots=True)
 class LostPartitions:
-    """A fault: after put number `after_put`, all partitions are lost without a commit and assigned again."""
+    """A fault: after put number `after_put`, all partitions are lost (without a commit), and then assigned again."""
 
     after_put: int
 
@@ -231,7 +231,7 @@ class _SinkTaskRun:
         return any(position < self._log.end(partition) for partition, position in self._positions.items())
 
     def _poll(self) -> bool:
-        """Poll the log as a consumer does. Return whether there were records."""
+        """Poll the log as a consumer does. Return whether the poll returned records."""
         chunks = []
         for partition, position in self._positions.items():
             found = [] if partition in self._paused else self._log.read(partition, position, MAX_POLL_RECORDS)

@@ -1,4 +1,4 @@
-"""Checks that the nodes of a local cluster can bind their ports, before any file is written or process started."""
+"""Checks that the nodes of a local cluster can bind their ports, before files are written or processes are started."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class SinkConformance(Conformance):
     def run(
         self, props: Mapping[str, str], records: Sequence[Any], *faults: SinkFault, max_poll_records: int = 3
     ) -> SinkRun:
-        """Run the sink with these records, with `run_sink`."""
+        """Run the sink with these records by calling `run_sink`."""
         return run_sink(self.plugin, props, records, faults=faults, max_poll_records=max_poll_records)
 
     def test_every_record_is_stored_once(self) -> None:
