@@ -15,7 +15,7 @@ from typing import IO
 
 
 class MemoryLimit:
-    """Counts the bytes that spools hold in memory, and moves the largest spools to disk if the total exceeds the limit."""
+    """Counts the bytes that spools hold in memory. If the total exceeds the limit, moves the largest spools to disk."""
 
     def __init__(self, limit: int) -> None:
         self.lock = threading.RLock()
@@ -24,7 +24,10 @@ class MemoryLimit:
         self._used = 0
 
     def changed(self, spool: Spool, difference: int) -> None:
-        """Record that the memory of a spool has grown by `difference` bytes, or has shrunk if `difference` is negative."""
+        """Record that the memory of a spool has grown by `difference` bytes.
+
+        It has shrunk if `difference` is negative.
+        """
         self._used += difference
         self._spools.add(spool)
         while self._used > self._limit:
