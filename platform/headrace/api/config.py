@@ -8,10 +8,10 @@
     config = FileSourceConfig.parse({"topic": "lines"})     # raises ConfigErrors with all errors
 
 The annotation determines the Kafka type: str is STRING, int INT (``type=ConfigType.LONG`` for 64 bits), float DOUBLE,
-bool BOOLEAN, list[str] LIST, Password PASSWORD, and each may be ``| None``. An `enum.Enum` or a `Literal` of strings is
-a STRING that accepts only these values. Define rules about several keys in `errors_between`. Pydantic's own field and
-model validators run last, and only if there are no other errors. Validation, the REST API's key lists, documentation
-and the masking of passwords are all derived from the model.
+bool BOOLEAN, list[str] LIST, Password PASSWORD. Each of these types may be combined with ``| None``. An `enum.Enum` or
+a `Literal` of strings is a STRING that accepts only these values. Define rules about several keys in `errors_between`.
+Pydantic's own field and model validators run last, and only if there are no other errors. Validation, the REST API's
+key lists, documentation and the masking of passwords are all derived from the model.
 """
 
 from __future__ import annotations
@@ -136,10 +136,11 @@ class Config(BaseModel):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterable[ConfigError]:
-        """Return the errors that concern several keys; override it. `values` are the parsed values by key, not field.
+        """Return the errors in combinations of keys. Subclasses override this method.
 
-        Invalid keys are missing in `values`, so that errors of the valid keys are still reported (a pydantic validator
-        runs only if all keys are valid). A rule should return no error if one of its keys is missing.
+        `values` contains the parsed values by the name of the key, not of the field. Invalid keys are missing in
+        `values`, so that errors of the valid keys are still reported. (A pydantic validator runs only if all keys are
+        valid.) A rule should return no error if one of its keys is missing.
         """
         return ()
 

@@ -123,7 +123,10 @@ class ConfigKey:
                 raise ConfigError(self.name, value, str(error)) from None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the definition for ``/connector-plugins/P/config``; before Kafka 4.2 `order_in_group` was `order`."""
+        """Return the definition for ``/connector-plugins/P/config``.
+
+        In Kafka before 4.2, the name of `order_in_group` was `order`.
+        """
         return {
             "name": self.name,
             "type": self.type.value,
@@ -171,7 +174,7 @@ class ConfigDef:
         self.keys = {key.name: key for key in keys}
 
     def merged(self, other: ConfigDef) -> ConfigDef:
-        """Return a definition with these keys, followed by the keys of `other` that are not among them."""
+        """Return a definition with the keys of this definition, followed by the further keys of `other`."""
         return ConfigDef([*self.keys.values(), *(key for name, key in other.keys.items() if name not in self.keys)])
 
     def embedded(self, prefix: str, group: str, order: int = 0) -> ConfigDef:

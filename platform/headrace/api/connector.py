@@ -65,12 +65,13 @@ class Connector(Plugin[C]):
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Return one configuration per task, at most `max_tasks`. The platform adds connector name and class names.
 
-        By default, a source has one task and a sink `max_tasks` tasks, all with the connector's configuration.
+        By default, a source has one task, and a sink has `max_tasks` tasks. All tasks have the connector's
+        configuration.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define task_configs")
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Validate what `config_model` cannot (for example, open a connection), and add the errors to `values`.
+        """Check what `config_model` cannot check, for example by opening a connection. Add the errors to `values`.
 
         The platform calls this method on an instance that was not started, with the validation result of
         `config_model`.
@@ -88,9 +89,9 @@ class Connector(Plugin[C]):
     def alter_offsets(self, config: C, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Validate offsets that a user wants to set. Raises ConnectError to reject them.
 
-        Return True if offsets are managed only by the platform or were also changed in the external system, otherwise
-        False. For sources, keys are source partitions as tuples of sorted items. For sinks, keys are (topic, partition)
-        and values contain ``kafka_offset``. The value None resets the offset.
+        Return True if only the platform manages the offsets, or if this method has also changed the offsets in the
+        external system. Otherwise, return False. For sources, keys are source partitions as tuples of sorted items. For
+        sinks, keys are (topic, partition) and values contain ``kafka_offset``. The value None resets the offset.
         """
         return False
 
@@ -128,7 +129,7 @@ class SinkConnector(Connector[C]):
 
 
 def connector_for(task_class: type[Task[Any]]) -> type[Connector[Any]]:
-    """Return a connector class for a task class that needs no separate one; it has the task class's name.
+    """Return a connector class for a task class that needs no connector class of its own. Both have the same name.
 
     The task class may define the class method ``task_configs(config, max_tasks)``, as source functions do.
     """

@@ -1,9 +1,9 @@
 """Converters convert between Connect data and the bytes in topics.
 
 Authors implement `from_connect` and `to_connect`; built-in converters also override the batch methods for speed. The
-platform may call a converter again for the same value after an error. The
-batch methods represent structs as rows (see `headrace.data.struct`), the other methods as `Struct`. Null bytes
-correspond to a null value without a schema.
+platform may call a converter again for the same value after an error. The batch methods represent structs as rows (see
+`headrace.data.struct`). The other methods represent structs as `Struct`. Null bytes correspond to a null value without
+a schema.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Converter(Plugin[C]):
     def from_connect_with_headers(
         self, topic: str, headers: RawHeaders, schema: Schema | None, value: Any
     ) -> bytes | None:
-        """Encode one value (KIP-440). The method may modify `headers`, the record's already converted headers."""
+        """Encode one value (KIP-440). `headers` are the record's headers as bytes, and the method may modify them."""
         return self.from_connect(topic, schema, value)
 
     def to_connect_with_headers(self, topic: str, headers: RawHeaders, data: bytes | None) -> SchemaAndValue:
@@ -84,7 +84,7 @@ class Converter(Plugin[C]):
         return self.to_connect(topic, data)
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
-        """Encode each value. Raises RecordErrors naming every value that cannot be converted."""
+        """Encode each value. Raises RecordErrors with an error for each value that cannot be converted."""
         encoded: list[bytes | None] = []
         errors: dict[int, Exception] = {}
         for index, value in enumerate(from_rows(schema, values)):
@@ -101,7 +101,8 @@ class Converter(Plugin[C]):
     ) -> list[bytes | None] | FramedValues:
         """Encode values with the same results as `from_connect_batch`. Override only for speed.
 
-        The platform calls it for values of records; a prefix that all values share is then not copied to each value.
+        The platform calls this method for the values of records. If all values share a prefix, the prefix is then not
+        copied to each value.
         """
         return self.from_connect_batch(topic, schema, values)
 
@@ -114,7 +115,7 @@ class Converter(Plugin[C]):
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Decode each value; consecutive values with equal schemas form a run.
 
-        Raises RecordErrors naming every value that cannot be converted.
+        Raises RecordErrors with an error for each value that cannot be converted.
         """
         decoded: list[SchemaAndValue] = []
         errors: dict[int, Exception] = {}
@@ -128,9 +129,9 @@ class Converter(Plugin[C]):
         return to_runs(decoded)
 
     def to_connect_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
-        """Decode like `to_connect_batch`, but schemaless JSON objects may stay text (`headrace.data.json_texts`).
+        """Decode as `to_connect_batch` does. Schemaless JSON objects may stay text (see `headrace.data.json_texts`).
 
-        Override only for speed. The platform calls it for sink tasks with `accepts_json_texts`.
+        Override only for speed. The platform calls this method for sink tasks whose `accepts_json_texts` is true.
         """
         return self.to_connect_batch(topic, data)
 

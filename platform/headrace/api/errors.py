@@ -1,9 +1,10 @@
 """The errors that plug-ins raise, and how the platform handles them.
 
-`ConnectError` fails the task. After a `RetriableError` the call is repeated: a sink receives the same records, and
-the stages before it are retried until ``errors.retry.timeout``. `DataError` concerns one record: ``errors.tolerance``
-decides whether it fails the task. `RecordErrors` names the failed records of a call, so that the platform can process
-the others. `ConfigError` concerns one configuration key; `ConfigErrors` reports the errors of all keys together.
+`ConnectError` fails the task. After a `RetriableError`, the platform repeats the call. A sink then receives the same
+records again, and converters and transforms are retried until ``errors.retry.timeout``. `DataError` concerns one
+record: ``errors.tolerance`` determines whether it fails the task. `RecordErrors` names the failed records of a call, so
+that the platform can process the other records. `ConfigError` concerns one configuration key; `ConfigErrors` reports
+the errors of all keys together.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ class ConfigErrors(ConnectError):
 
 
 class RecordErrors(ConnectError):
-    """Some records of a call failed; the call succeeded for the others.
+    """Some records of a call failed. The call succeeded for all other records.
 
-    `errors` maps the index of **every** failed record, in the records that were passed, to its exception. `results`
-    contains the results of the other records, in order, if the call returns results: `apply_batch` and `test_batch`.
+    `errors` contains the exception of **every** failed record. Its keys are the indexes of the records among those that
+    were passed. If the call returns results (`apply_batch` and `test_batch`), `results` contains the results of the
+    other records, in order.
     """
 
     def __init__(self, errors: Mapping[int, Exception], results: Any = None) -> None:

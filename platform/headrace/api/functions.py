@@ -40,13 +40,13 @@ TASK_COUNT_KEY = "source.function.tasks"
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A source generator yields it to pause for that many seconds; see `wait`."""
+    """A value that a source generator yields to wait for that many seconds. `wait` creates it."""
 
     seconds: float
 
 
 def wait(seconds: float) -> Wait:
-    """Return a value that a source generator yields to wait; a stop of the task ends the wait."""
+    """Return a value that a source generator yields to wait. If the task is stopped, the wait ends early."""
     return Wait(seconds)
 
 
@@ -67,14 +67,15 @@ def source(function: Any = None, /, *, partitions: Any = None) -> Any:
     """Make a source connector from a generator function.
 
     The function receives the configuration and the last committed offset (None at first). It yields records with a
-    topic and a `source_offset`, which means "resume after this record"; a record without one keeps the last yielded
-    offset. It may yield `wait(seconds)`. When it returns, it is called again after ``poll.interval.ms`` with the offset
-    of the last record that it yielded. While the connector is paused, the generator is not advanced. When the task
-    stops, the generator is closed at its next `yield`, so its `finally` blocks run.
+    topic and a `source_offset`. After a restart, the function continues after the record with the committed
+    `source_offset`. A record without a `source_offset` has the last yielded offset. The function may yield
+    `wait(seconds)`. When it returns, it is called again after ``poll.interval.ms`` with the offset of the last record
+    that it yielded. While the connector is paused, the generator is not advanced. When the task stops, the generator is
+    closed at its next `yield`, so its `finally` blocks run.
 
     Without `partitions` there is one task and one source partition. ``partitions(config)`` returns several source
-    partitions, which are spread over at most ``tasks.max`` tasks; the function then receives its source partition as
-    the third argument. A connector with such a function calls it whenever its task starts.
+    partitions, which are distributed to at most ``tasks.max`` tasks. The generator function then receives its source
+    partition as the third argument. ``partitions`` is called whenever a task starts.
     """
     if partitions is not None:
         return lambda each: _source_class(each, partitions)
@@ -84,8 +85,8 @@ def source(function: Any = None, /, *, partitions: Any = None) -> Any:
 def sink(function: Callable[[_C, SinkRecords], None], /) -> type[SinkTask[_C]]:
     """Make a sink connector from a function that receives the configuration and the records of a poll.
 
-    When the function returns, its records must be durable: their offsets are then committed. It raises errors as
-    `SinkTask.put` does. It is not called if a poll returned no records.
+    When the function returns, the records must be durable, because their offsets are then committed. The function
+    raises errors as `SinkTask.put` does. It is not called if a poll returned no records.
     """
     plugin_class: type[SinkTask[_C]] = _plugin_class(function, _FunctionSinkTask, 2)
     return plugin_class
@@ -104,7 +105,7 @@ def predicate(function: Callable[[_C, Any], bool], /) -> type[Predicate[_C]]:
 
 
 class FunctionSourceConfig(Config):
-    """The key that `@source` adds to a configuration."""
+    """The configuration key that `@source` adds to the configuration of a source."""
 
     poll_interval_ms: int = key(
         "poll.interval.ms",
@@ -116,7 +117,7 @@ class FunctionSourceConfig(Config):
 
 
 class _Reader:
-    """The generator of one source partition: its offset, and when it is due."""
+    """The generator of one source partition, with its offset and the time at which it is due."""
 
     __slots__ = ("due_s", "generator", "offset", "partition")
 
@@ -165,7 +166,7 @@ class _FunctionSourceTask(SourceTask[Config]):
         return records or None
 
     def stop(self) -> None:
-        """Close all generators, also if one of them raises an error."""
+        """Close all generators, even if one of them raises an error."""
         with ExitStack() as generators:
             for reader in getattr(self, "_readers", ()):
                 if reader.generator is not None:
@@ -188,7 +189,10 @@ class _FunctionSourceTask(SourceTask[Config]):
         return records
 
     def _next(self, reader: _Reader) -> object:
-        """Return the generator's next item; when the generator ends, a wait until the next call of the function."""
+        """Return the generator's next item.
+
+        If the generator has ended, return a wait until the function is called again.
+        """
         if reader.generator is None:
             reader.generator = self._call(reader)
         try:
@@ -217,7 +221,10 @@ class _FunctionSourceTask(SourceTask[Config]):
         return record.replace(source_partition=reader.partition)
 
     def _own_partitions(self, config: Config) -> list[SourcePartition]:
-        """Return this task's source partitions: with n tasks, every n-th one, from the one with the task's number."""
+        """Return this task's source partitions.
+
+        With n tasks, this is every n-th partition, starting at the task's number.
+        """
         partitions = type(self).partitions
         if partitions is None:
             return [{"source": type(self).__name__}]

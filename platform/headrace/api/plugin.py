@@ -3,7 +3,8 @@
     class Poller(SourceTask[PollerConfig]):
         def start(self, config: PollerConfig) -> None: ...
 
-`Poller.config_model` is then `PollerConfig`, and `self.config` is an instance of it. The model is declared only there.
+`Poller.config_model` is then `PollerConfig`, and `self.config` is an instance of it. The type parameter is the only
+place that names the model.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Plugin(Generic[C]):
 
 
 def _declared_model(cls: type[Plugin[Any]]) -> type[Config] | None:
-    """Return the configuration model in the bases of a class statement. Raises TypeError for other arguments."""
+    """Return the configuration model that a class's bases have as type parameter. Raises TypeError if it is invalid."""
     for base in cls.__dict__.get("__orig_bases__", ()):
         origin = typing.get_origin(base)
         if not (isinstance(origin, type) and issubclass(origin, Plugin)):

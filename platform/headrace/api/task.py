@@ -1,7 +1,8 @@
 """Tasks: the units of work of a connector, each in a separate process.
 
-The platform calls all methods of a task from one thread, and `stop` last, with these exceptions: `wake_up`, and `stop`,
-`pause` and `resume` of a `SelfReadingSinkTask`, are called from another thread while `poll`, `put` or `run` is running.
+The platform calls all methods of a task from one thread, and calls `stop` last. Some methods are exceptions: `wake_up`
+is called from another thread while `poll`, `put` or `run` is running. The same applies to `stop`, `pause` and `resume`
+of a `SelfReadingSinkTask`.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ class SourceTaskContext(TaskContext, Protocol):
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:
         """Report a record of the external system that the task skips, because it cannot read it.
 
-        It is counted, logged and sent to the dead letter queue as configured. Source offsets that the task returns
-        later are committed only after the queue has it. Raises ConnectError if ``errors.tolerance`` is `none`.
+        The record is counted, logged and sent to the dead letter queue as configured. Source offsets that the task
+        returns later are committed only after the dead letter queue has acknowledged the record. Raises ConnectError if
+        ``errors.tolerance`` is `none`.
         """
 
 
@@ -110,7 +112,7 @@ class SinkTaskContext(TaskContext, Protocol):
 
 
 class ErrantRecord(NamedTuple):
-    """A record that a self-reading sink cannot store: its position, the error, and the stage with KIP-298's name."""
+    """A record that a self-reading sink cannot store: its position, the error, and the failed stage's name in KIP-298."""
 
     topic: str
     partition: int
@@ -163,8 +165,8 @@ class SelfReadingSinkTaskContext(TaskContext, Protocol):
 class Task(Plugin[C]):
     """The base class of all tasks; derive from `SourceTask`, `SinkTask` or `SelfReadingSinkTask`.
 
-    A task class whose connector would add nothing needs no connector class: configurations name the task class as
-    ``connector.class``.
+    If a connector class would add nothing, the task class needs no connector class. Configurations then name the task
+    class as ``connector.class``.
     """
 
     abstract = True
@@ -173,7 +175,7 @@ class Task(Plugin[C]):
         """Start the task; `config` is also `self.config`."""
 
     def stop(self) -> None:
-        """Release all resources; this is the last call, also after a failed start."""
+        """Release all resources. This is the last call, even if the start has failed."""
 
     def wake_up(self) -> None:
         """Interrupt a blocking call because the task is about to stop; called from another thread. Optional.
@@ -194,19 +196,19 @@ class SourceTask(Task[C]):
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | Sequence[SourceRecord] | None:
         """Return the next records; if there are none, block for at most a second and return None.
 
-        A `SourceBatch` without records commits its offset; if that is None, the stored offset of the source partition
-        is removed.
+        If a `SourceBatch` has no records, only its offset is committed. If its offset is None, the stored offset of the
+        source partition is removed.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define poll")
 
     def commit(self) -> None:
-        """Called after a commit of source offsets: all records polled before the last flush are committed."""
+        """Called after a commit of source offsets: all records that were polled before the last flush are committed."""
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         """Called for each record that the brokers have acknowledged, if the class overrides it.
 
-        `record` is the record before transforms; `metadata` is None if a transform or an error dropped it. The
-        remaining calls happen before `stop`.
+        `record` is the record before transforms. `metadata` is None if the record was dropped by a transform or because
+        of an error. All outstanding calls are made before `stop`.
         """
 
 
@@ -238,9 +240,10 @@ class SinkTask(Task[C]):
         if the poll returned nothing. It is a sequence of SinkRecord objects, which are created on access;
         `records.batches` contains the same records as batches.
 
-        Raises RetriableError to receive the same records again after `context.timeout`. Raises RecordErrors if only
-        the listed records failed: ``errors.tolerance`` decides about these, and the others count as put. A
-        RetriableError for one record redelivers that record alone, before new ones. Any other exception fails the task.
+        Raises RetriableError to receive the same records again after `context.timeout`. Raises RecordErrors if only the
+        listed records failed. ``errors.tolerance`` determines what happens to these records, and all other records
+        count as stored. If the error of a record is a RetriableError, only this record is redelivered, before new
+        records. Any other exception fails the task.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define put")
 
@@ -248,7 +251,7 @@ class SinkTask(Task[C]):
         """Make all records before these offsets durable."""
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Make records durable, and return the offsets that may be committed, at most `offsets`."""
+        """Make records durable, and return the offsets that may be committed. They must not exceed `offsets`."""
         self.flush(offsets)
         return offsets
 

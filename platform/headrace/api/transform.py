@@ -30,14 +30,14 @@ class Transformation(Plugin[C]):
         """Prepare the transform. Raises ConfigError."""
 
     def apply(self, record: Any) -> ConnectRecord | None:
-        """Return the transformed record (a new one, or the same one unchanged), None to drop it. Raises DataError.
+        """Return a new record, or the same record unchanged, or None to drop the record. Raises DataError.
 
         If it raises RetriableError, the platform retries this record before it continues with the next one.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define apply")
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """Return the transformed batches, without dropped records; None if all are dropped. Do not modify the input.
+        """Return the transformed batches, without dropped records, or None if all are dropped. Do not modify the input.
 
         Override it only for speed. Raises RecordErrors with the error of *every* record that fails, and with the
         results of the other records (which a `stateless` class may omit). Any other exception fails the task, unless

@@ -1,4 +1,4 @@
-"""A set of connectors and tasks, as workers of a group exchange it. No I/O."""
+"""A set of connectors and tasks, which the workers of a group send to each other. No I/O."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_assignable(name: str) -> bool:
 
 
 def configured(snapshot: ConfigSnapshot) -> Assignment:
-    """Return everything that the workers of a group are to run; connectors whose names are too long cannot run."""
+    """Return all connectors and tasks that the workers of a group run. Connectors with too long names cannot run."""
     connectors = {name: state for name, state in snapshot.connectors.items() if is_assignable(name)}
     tasks = ((name, number) for name, state in connectors.items() for number in range(len(state.task_configs)))
     return Assignment(frozenset(connectors), frozenset(tasks))

@@ -1,13 +1,14 @@
 """Assigns connectors and tasks to the workers of a group; the group's leader calls it in each rebalance. No I/O.
 
 `assign_round_robin` is the assignor of eager rebalances. `IncrementalAssignor` follows the rules of Kafka Connect's
-incremental cooperative rebalances (KIP-415), so that a group may contain workers of both kinds, and any of them may
-become the leader:
+incremental cooperative rebalances (KIP-415), so that a group may contain workers of headrace and of Kafka Connect, and
+any of them may become the leader:
 
 - A worker keeps what it runs, unless the connector or task was deleted, runs on two workers, or is revoked to balance
-  the load. What is revoked in one rebalance is assigned in the next one, after the worker has stopped it.
-- If a worker leaves, its connectors and tasks stay unassigned for scheduled.rebalance.max.delay.ms, in case it returns.
-  This does not apply to the leader: the next leader does not know the previous assignment.
+  the load. A connector or task that is revoked in one rebalance is assigned in the next rebalance, after the worker has
+  stopped it.
+- If a worker leaves, its connectors and tasks stay unassigned for scheduled.rebalance.max.delay.ms, in case the worker
+  returns. There is no such delay if the leader leaves, because the next leader does not know the previous assignment.
 - Successive rebalances that revoke to balance the load are delayed with an exponential back-off (KAFKA-12495).
 """
 
@@ -63,7 +64,7 @@ def assign_round_robin(members: Iterable[str], configured: Assignment) -> dict[s
 
 
 class IncrementalAssignor:
-    """The leader's memory of earlier rebalances. A worker that becomes the leader starts with an empty one."""
+    """Computes assignments, and remembers earlier rebalances. A new leader starts without this memory."""
 
     def __init__(self, max_delay_ms: int) -> None:
         self._max_delay_ms = max_delay_ms
@@ -88,8 +89,9 @@ class IncrementalAssignor:
     ) -> GroupPlan:
         """Compute the assignment of a new generation.
 
-        `held` contains what each member runs, `last_generation` is the last one that the leader completed. It differs
-        from the previous generation if the leader did not receive its assignment; its memory is then outdated.
+        `held` contains the connectors and tasks that each member runs. `last_generation` is the last generation that
+        the leader completed. If the leader did not receive the previous assignment, this is not the previous
+        generation, and the leader's memory is outdated.
         """
         if self._previous_generation != last_generation:
             self._previous = EMPTY
@@ -121,7 +123,7 @@ class IncrementalAssignor:
         )
 
     def _handle_lost(self, lost: Assignment, loads: Sequence[_Load], now_ms: int) -> Assignment:
-        """Return the lost connectors and tasks that are to be assigned like new ones; delay the others."""
+        """Return the lost connectors and tasks that must be assigned now. Delay the assignment of all others."""
         if not lost and not self._has_revoked:
             self._end_delay()
             return EMPTY
@@ -141,7 +143,7 @@ class IncrementalAssignor:
         return EMPTY
 
     def _assign_to_candidates(self, lost: Assignment, loads: Sequence[_Load]) -> Assignment:
-        """Give the lost work to the members that had none during the delay; return it if there are none."""
+        """Assign lost connectors and tasks to the members in `_candidates`. If there are none, return `lost`."""
         found = [load for load in loads if load.member in self._candidates]
         if not found:
             return lost
@@ -159,7 +161,7 @@ class IncrementalAssignor:
     def _balance(
         self, configured: Assignment, loads: Sequence[_Load], revoked: dict[str, Assignment], now_ms: int
     ) -> None:
-        """Revoke from members with more than their share, unless a delay is in progress."""
+        """Revoke connectors and tasks from members with more than their share, unless a delay is in progress."""
         if self._delay_ms:
             self._has_revoked = False
             return
@@ -189,7 +191,7 @@ class IncrementalAssignor:
 
 
 def _surplus(configured: Assignment, loads: Sequence[_Load]) -> dict[str, Assignment]:
-    """Return what each member has beyond its share of the configured connectors and tasks."""
+    """Return the connectors and tasks of each member that exceed its share of those configured."""
     if not configured or not any(load.connectors or load.tasks for load in loads):
         return {}
     connectors = _excess(len(configured.connectors), {load.member: load.connectors for load in loads})
@@ -204,7 +206,8 @@ def _surplus(configured: Assignment, loads: Sequence[_Load]) -> dict[str, Assign
 def _excess(total: int, held: Mapping[str, Sequence[_T]]) -> dict[str, Sequence[_T]]:
     """Return the items of each member above an even share of `total`.
 
-    As many members as the division leaves a remainder may keep one more item than the others.
+    If `total` is not divisible by the number of members, the remainder is the number of members that may keep one more
+    item than the others.
     """
     share, remainder = divmod(total, len(held))
     sizes = [len(items) for items in held.values()]

@@ -92,7 +92,7 @@ class BaseHerder:
 
     @property
     def _broker_error(self) -> str | None:
-        """Why the brokers do not respond to the herder; None if they do, or if the herder uses no brokers."""
+        """The reason why the brokers do not respond, or None if they respond or the herder uses no brokers."""
         return None
 
     def health(self) -> WorkerHealth:
@@ -195,7 +195,7 @@ class BaseHerder:
         return self._info_after_put(name, config, kind)
 
     def _info_after_put(self, name: str, config: Mapping[str, str], kind: str) -> ConnectorInfo:
-        """Describe a connector as it was submitted; another request may have changed or deleted it meanwhile."""
+        """Describe a connector as it was submitted, even if another request has changed or deleted it meanwhile."""
         state = self._snapshot.connectors.get(name)
         return ConnectorInfo(name, config, 0 if state is None else len(state.task_configs), kind)
 
@@ -210,8 +210,8 @@ class BaseHerder:
     async def set_target(self, name: str, target: TargetState) -> None:
         """Pause, resume or stop a connector. Raises NotFoundError.
 
-        In a group, the leader does it: a target state that another worker writes could follow the tombstones of a
-        deletion, and a new connector of the same name would have it.
+        In a group, only the leader does this. A target state that another worker writes could follow the tombstones of
+        a deletion. A new connector with the same name would then have this target state.
         """
         await self._prepare_change()
         async with self._lock(name):
@@ -326,7 +326,10 @@ class BaseHerder:
         return result
 
     async def _prepare_change_of_offsets(self, name: str) -> None:
-        """Wait until a stopped connector's tasks have ended: they commit offsets until then. Raises HerderError."""
+        """Wait until a stopped connector's tasks have ended, because they commit offsets until then.
+
+        Raises HerderError.
+        """
         await self._prepare_change()
         if self._state(name).target is TargetState.STOPPED:
             with stage(f"waiting until the tasks of connector {name} have stopped"):
@@ -405,7 +408,7 @@ class BaseHerder:
             raise NotFoundError(message.format(name)) from None
 
     def _lock(self, name: str) -> asyncio.Lock:
-        """Return the lock that serializes changes of a connector; it does not cover the operations that follow."""
+        """Return the lock that serializes changes of a connector. It is not held during the operations that follow."""
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()

@@ -1,7 +1,7 @@
 """Waits for the brokers during the startup of a worker.
 
-A worker that finds no broker waits for one, however long that takes. It logs one line when it begins to wait and one
-when a broker responds. Kafka Connect's workers exit instead. Errors that no waiting repairs are raised.
+If no broker responds, the worker waits without a time limit. It logs a line when it begins to wait, and another line
+when a broker responds. Kafka Connect's workers exit instead. Errors that do not disappear by waiting are raised.
 """
 
 from __future__ import annotations

@@ -111,7 +111,10 @@ class ConnectorOffsets:
                 await self._close(connector, opened)
 
     async def _opened(self, connector: str) -> _OpenStore | None:
-        """Return the store of a connector with its own topic; None for one without. Opens or replaces it if needed."""
+        """Return the store of a connector, or None if it has no topic of its own.
+
+        Opens or replaces the store if needed.
+        """
         lock = self._locks.get(connector)
         if lock is None:
             lock = self._locks[connector] = asyncio.Lock()

@@ -4,7 +4,7 @@ The desired state comes from the config store's log and, in a distributed worker
 caller reports every change and the result of every effect; each method returns the effects to carry out, in order.
 Effects of different instances may be carried out concurrently.
 
-The states of an instance, the connector itself (task None) or a task:
+An instance is the connector itself (task None) or a task. The states of an instance:
 
     STARTING -> RUNNING -> STOPPING -> (removed)
             \\-> FAILED  -/
@@ -18,7 +18,8 @@ As in Kafka Connect, a paused connector has no connector instance, and its tasks
 has no instances. Tasks run with the configuration that the connector had when their configurations were generated.
 
 The statuses are those that Kafka Connect stores: an instance has its first status when it runs or fails, and the status
-UNASSIGNED when it has been stopped, also if it is then started again. `ShowStarting` reports instances before that.
+UNASSIGNED when it has been stopped, even if it is then started again. `ShowStarting` reports instances that have no
+status yet.
 """
 
 from __future__ import annotations
@@ -61,28 +62,28 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class StopInstance:
-    """Stop a connector or task, whatever happens within the graceful timeout, then call `stopped`."""
+    """Stop a connector or task, and then call `stopped`. After the graceful timeout, the stop is forced."""
 
     instance: InstanceId
 
 
 @dataclass(frozen=True, slots=True)
 class AbortStart:
-    """End a start that does not complete within the graceful timeout; `started` or `start_failed` follows."""
+    """End a start that does not complete within the graceful timeout. Then call `started` or `start_failed`."""
 
     instance: InstanceId
 
 
 @dataclass(frozen=True, slots=True)
 class PauseTask:
-    """Pause a task; it reports its state."""
+    """Pause a task. The task then reports its state."""
 
     instance: InstanceId
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeTask:
-    """Resume a task; it reports its state."""
+    """Resume a task. The task then reports its state."""
 
     instance: InstanceId
 
@@ -104,7 +105,7 @@ class RetryTaskConfigs:
 
 @dataclass(frozen=True, slots=True)
 class RestartLater:
-    """Log the text, and call `restart_due` after a delay: errors.restart.max.attempts is set.
+    """Log `text`, and call `restart_due` after a delay. This is used if errors.restart.max.attempts is set.
 
     `delay_ms` is None if all automatic restarts of the instance have failed.
     """
@@ -116,7 +117,7 @@ class RestartLater:
 
 @dataclass(frozen=True, slots=True)
 class WatchRestarted:
-    """Call `ran_long_enough` after a delay: the instance has started after automatic restarts."""
+    """Call `ran_long_enough` after a delay. This is used for an instance that has started after automatic restarts."""
 
     instance: InstanceId
     delay_ms: int
@@ -197,8 +198,9 @@ def plan_restart(statuses: ConnectorStatuses, *, include_tasks: bool, only_faile
 def is_outdated(status: Status | None, worker_id: str, generation: int) -> bool:
     """Whether a status in the status topic may be replaced by the owner of the instance, `worker_id`.
 
-    After a worker was paused or its writes were delayed, its status may follow the one of the new owner. A removed
-    status (None) is outdated, too: a former leader may have removed it. A later generation has a newer owner.
+    If a worker was paused or its writes were delayed, its status may follow the status of the new owner. A removed
+    status (None) is outdated, too, because a former leader may have removed it. A status with a later generation is not
+    outdated, because it comes from a newer owner.
     """
     return status is None or (status.worker_id != worker_id and status.generation <= generation)
 
@@ -269,7 +271,7 @@ class HerderCore:
         return local.requested is None and not phases & {_Phase.STARTING, _Phase.STOPPING}
 
     def instances(self, connector: str) -> list[InstanceId]:
-        """Return the instances of a connector that have not been stopped, failed ones included."""
+        """Return the instances of a connector that have not been stopped, including failed instances."""
         local = self._connectors.get(connector)
         return [] if local is None else [instance.id for instance in local.instances.values()]
 
@@ -324,7 +326,7 @@ class HerderCore:
         return [*effects, *self._reconcile(connector)]
 
     def _restarted_without_instance(self, local: _Connector, name: str, *, shows_restarting: bool) -> list[Effect]:
-        """Return the statuses of the restart of a paused or stopped connector, which has nothing to restart."""
+        """Return the statuses for the restart of a paused or stopped connector, which has no instance to restart."""
         assert local.shown is not None
         states = [State.UNASSIGNED, *([State.RESTARTING] if shows_restarting else [])]
         return [*(PutStatus(name, None, state) for state in states), _status_of_shown(local, name)]
@@ -383,7 +385,10 @@ class HerderCore:
         return [*self._statuses_after_end(instance), *self._reconcile(id_.connector)]
 
     def process_ended(self, id_: InstanceId) -> list[Effect]:
-        """Handle the end of an instance's process for which it is not at fault: it starts again, unless it failed."""
+        """Handle that an instance's process ended through no fault of the instance.
+
+        If it has not failed, start it again.
+        """
         instance = self._current(id_)
         return [] if instance is None or instance.phase is _Phase.FAILED else self.stopped(id_)
 
@@ -406,7 +411,7 @@ class HerderCore:
     def values_expired(self, id_: InstanceId) -> list[Effect]:
         """Restart an instance that uses an expired value of a config provider (KIP-297).
 
-        With config.action.reload=none it continues. A failed task stays failed, as after every other failure.
+        With config.action.reload=none, the instance continues with the old value. A failed task stays failed.
         """
         instance, state = self._current(id_), self.snapshot.connectors.get(id_.connector)
         if instance is None or state is None or instance.phase is _Phase.STOPPING or not _reloads(state.config):
@@ -427,7 +432,10 @@ class HerderCore:
         return [restarting, *self._reconcile(id_.connector)]
 
     def ran_long_enough(self, id_: InstanceId) -> None:
-        """Handle the end of the delay of `WatchRestarted`: a later failure has all attempts again."""
+        """Handle the end of the delay of `WatchRestarted`.
+
+        After a later failure, all restart attempts are available again.
+        """
         instance = self._current(id_)
         if instance is not None and instance.phase is _Phase.RUNNING:
             self._connectors[id_.connector].restarts.pop(id_.task, None)
@@ -457,7 +465,7 @@ class HerderCore:
     # Task configurations
 
     def task_configs_needed(self, id_: InstanceId) -> list[Effect]:
-        """Request task configurations, because the connector has started or asks for it, or after a delay."""
+        """Request task configurations, because the connector has started or has requested it, or a delay has passed."""
         instance = self._current(id_)
         if instance is None or instance.phase is not _Phase.RUNNING:
             return []
@@ -478,10 +486,10 @@ class HerderCore:
         return self.task_configs_needed(id_)
 
     def task_configs_generated(self, id_: InstanceId, configs: Sequence[Mapping[str, str]]) -> list[Effect]:
-        """Handle generated task configurations; if they equal the stored ones, nothing changes.
+        """Handle generated task configurations. If they are equal to the stored ones, nothing changes.
 
-        If the connector has requested others meanwhile, they are requested after a back-off: a connector may do so in
-        each call of `task_configs`.
+        If the connector has requested a reconfiguration meanwhile, task configurations are requested again after a
+        back-off, because a connector may request this in each call of `task_configs`.
         """
         state, local = self._completed_request(id_)
         if state is None or local is None:
@@ -516,10 +524,11 @@ class HerderCore:
         return [RetryTaskConfigs(id_, delay_ms)]
 
     def _repair_task_configs(self, before: ConfigSnapshot, name: str) -> list[Effect]:
-        """Request task configurations again if the stored ones are not those that the connector generated last.
+        """Request task configurations again if the stored ones differ from those that the connector generated last.
 
-        A former leader may write old task configurations after the current leader, or a commit without all of its
-        task configurations. A mismatch that a new request did not change is not requested again.
+        A former leader may write old task configurations after those of the current leader. It may also write a commit
+        of which some task configurations are missing. If a new request did not change the difference, there is no
+        further request.
         """
         state, known, local = (
             self.snapshot.connectors.get(name),
@@ -591,7 +600,7 @@ class HerderCore:
         return []
 
     def _keeps_failed(self, instance: _Instance, desired: _Desired | None) -> bool:
-        """Whether a failed instance stays as it is; a failed connector does, even if it is paused."""
+        """Whether a failed instance stays as it is. A failed connector stays as it is even if it is paused."""
         name, task = instance.id.connector, instance.id.task
         if desired is not None:
             return instance.config_offset == desired.config_offset

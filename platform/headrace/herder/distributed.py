@@ -1,7 +1,7 @@
 """The distributed herder: one worker of a group, with configurations, offsets and statuses in compacted topics.
 
-Every worker answers reads. The leader executes changes; the other workers raise `ForwardError`, and the REST server
-forwards the request. Requests that arrive during a rebalance wait until it has completed.
+Every worker executes requests that only read. Only the leader executes changes. The other workers raise `ForwardError`,
+and the REST server forwards the request. Requests that arrive during a rebalance wait until it has completed.
 """
 
 from __future__ import annotations
@@ -412,7 +412,8 @@ class DistributedHerder(BaseHerder):
     def on_rebalance_completed(self) -> None:
         """As the leader, remove statuses of deleted connectors and tasks, and distribute a session key.
 
-        A worker that still stops deleted connectors and tasks writes their last status; a later rebalance removes it.
+        A worker that is still stopping deleted connectors and tasks writes their last statuses. A later rebalance
+        removes these statuses.
         """
         self.ready = True
         self._rebalanced.set()

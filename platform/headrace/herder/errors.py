@@ -55,14 +55,14 @@ class UnsupportedMediaTypeError(HerderError):
 
 
 class WorkerStoppingError(HerderError):
-    """The worker is shutting down and has not executed the request; another worker of the group may."""
+    """The worker is shutting down and has not executed the request. Another worker of the group may execute it."""
 
     def __init__(self) -> None:
         super().__init__("Worker is shutting down")
 
 
 class ForwardError(HerderError):
-    """Only another worker can execute the request: the leader, or the one that runs the connector or task.
+    """Only another worker can execute the request: the leader, or the worker that runs the connector or task.
 
     `url` is the other worker's URL; None if it is unknown, because a rebalance is in progress. `replaced` waits until
     a rebalance has replaced the other worker.

@@ -36,30 +36,33 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run exactly these connectors and tasks: start and stop others in the background."""
+    """Run exactly these connectors and tasks. In the background, start those that are missing and stop all others."""
 
     assignment: Assignment
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitStop:
-    """Continue after these connectors and tasks have stopped."""
+    """Carry out the next effect only after these connectors and tasks have stopped."""
 
     assignment: Assignment
 
 
 @dataclass(frozen=True, slots=True)
 class ReportStop:
-    """Continue at once; call `stopped` after these connectors and tasks have stopped."""
+    """Call `stopped` after these connectors and tasks have stopped.
+
+    Carry out the next effect without waiting for this.
+    """
 
     assignment: Assignment
 
 
 @dataclass(frozen=True, slots=True)
 class ReadConfigs:
-    """Read the config topic to its end; if that fails, leave the group, and rejoin it when the topic can be read.
+    """Read the config topic to its end.
 
-    Omit the effects that follow if it fails.
+    If this fails, omit the effects that follow, leave the group, and rejoin it when the topic can be read.
     """
 
 
@@ -107,7 +110,10 @@ class GroupCore:
         return EMPTY if self._held is None else self._held.assigned
 
     def may_commit(self, connector: str, task: int | None) -> bool:
-        """Whether a task may commit offsets: no other worker can run it before this worker has stopped it."""
+        """Whether a task may commit offsets.
+
+        If so, no other worker can run the task before this worker has stopped it.
+        """
         return (self.assignment | self._stopping | self._stopped_to_join).contains(connector, task)
 
     def metadata(self) -> WorkerMetadata:
@@ -130,7 +136,7 @@ class GroupCore:
         return None if owner is None else self._urls.get(owner)
 
     def may_run_task(self, connector: str) -> bool:
-        """Whether a member may run a task of the connector; only the leader knows.
+        """Whether a member of the group may be running a task of the connector. Only the leader knows this.
 
         A member joins again after it has stopped the tasks that the leader revoked.
         """
@@ -158,9 +164,9 @@ class GroupCore:
                 )
 
     def _rejoin_if_changed(self) -> list[GroupEffect]:
-        """Rejoin if something else is configured than the leader knew when it computed the current assignment.
+        """Rejoin if the configured connectors and tasks differ from those on which the current assignment is based.
 
-        A worker may read a change after the rebalance that the change caused; it does not rejoin then.
+        A worker may read a change after the rebalance that the change caused. In this case, it does not rejoin.
         """
         offset = -1 if self._held is None else self._held.config_offset
         if self._snapshot.offset <= offset:
@@ -187,7 +193,7 @@ class GroupCore:
         return self._drop()
 
     def _forget_rebalances(self) -> None:
-        """Clear the leader's memory: another leader may have decided on what it contains."""
+        """Clear the leader's memory of rebalances, because another leader may have made decisions meanwhile."""
         self._assignor = IncrementalAssignor(self._max_delay_ms)
 
     def _drop(self) -> list[GroupEffect]:
@@ -231,7 +237,7 @@ class GroupCore:
         return [ReadConfigs(), Rejoin("the assignment failed")]
 
     def stopped(self, assignment: Assignment) -> list[GroupEffect]:
-        """Handle that revoked connectors and tasks have stopped: after the last one, they can be assigned elsewhere."""
+        """Handle that revoked connectors and tasks have stopped. When all have stopped, other workers can run them."""
         if not self._stopping:
             return []
         self._stopping -= assignment
@@ -297,7 +303,7 @@ class GroupCore:
 
 
 def _decode_members(members: Mapping[str, bytes]) -> dict[str, WorkerMetadata]:
-    """Return the metadata of each member whose metadata can be read; the worker's own always can."""
+    """Return the metadata of each member whose metadata can be read. The worker's own metadata can always be read."""
     found: dict[str, WorkerMetadata] = {}
     for member, metadata in members.items():
         with suppress(GroupProtocolError):

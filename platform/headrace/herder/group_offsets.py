@@ -52,7 +52,10 @@ class GroupOffsets:
         ]
 
     async def alter(self, name: str, config: Mapping[str, str], offsets: OffsetPairs) -> None:
-        """Set offsets of the group, from `requested_offsets.sink_offsets`; None removes one. Raises HerderError."""
+        """Set offsets from `requested_offsets.sink_offsets`.
+
+        The offset None removes a group offset. Raises HerderError.
+        """
         group = _group(name, config)
         wanted = {(each["kafka_topic"], each["kafka_partition"]): offset for each, offset in offsets}
         sets = {key: OffsetAndMetadata(each["kafka_offset"]) for key, each in wanted.items() if each is not None}
@@ -109,7 +112,7 @@ def _zombies(operation: str, name: str) -> str:
 
 
 def _raise_first(errors: Collection[ClientError | None], zombies: str) -> None:
-    """Raise the first error; HerderError with the text `zombies` if the group has members."""
+    """Raise the first error. If the group still has members, raise HerderError with the text `zombies` instead."""
     for error in errors:
         if isinstance(error, BrokerError) and error.code in _GROUP_HAS_MEMBERS:
             raise HerderError(zombies) from error

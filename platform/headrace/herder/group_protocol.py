@@ -1,7 +1,7 @@
 """The metadata and assignments that Connect workers exchange in JoinGroup and SyncGroup, as bytes. No I/O.
 
 The formats are those of Kafka Connect: version 0 (eager rebalances), 1 (incremental cooperative rebalances, KIP-415)
-and 2 (as 1, and internal REST requests are signed, KIP-507). Missing fields at the end have their default values.
+and 2 (like 1, but internal REST requests are signed, KIP-507). Missing fields at the end have their default values.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Herder(Protocol):
         """Return the health of the worker."""
 
     async def wait_for_types(self) -> None:
-        """Wait a limited time until the types of all connectors are known; until then they are "unknown"."""
+        """Wait for a limited time until the types of all connectors are known. Until then, a type is "unknown"."""
 
     def names(self) -> list[str]:
         """Return the names of all connectors."""
@@ -194,7 +194,7 @@ class Herder(Protocol):
         """
 
     async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Fence the producers of a source connector's exactly-once tasks, which are not supported. Raises HerderError.
+        """Reject a request to fence a source connector's producers: exactly-once is not supported. Raises HerderError.
 
         `body` is the request's body, whose signature is in `headers` (KIP-507).
         """

@@ -38,9 +38,9 @@ class Instances:
     """The connector instances and tasks of one worker.
 
     `store_task_configs` stores the task configurations that a connector generated. `status_generation` returns the
-    generation that a status of this worker has; by default the instance's. If `removes_statuses` is false,
-    statuses of instances that no longer exist are kept: in a group of workers, the leader removes them. `may_commit`
-    returns whether a task may commit offsets. By default, every task may.
+    generation for a status of this worker. By default, it is the generation of the instance. If `removes_statuses` is
+    false, statuses of instances that no longer exist are kept: in a group of workers, the leader removes them.
+    `may_commit` returns whether a task may commit offsets. By default, every task may.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Instances:
         self.carry_out(effects)
 
     def instance_ended(self, instance: InstanceId) -> None:
-        """Start an instance again that ended without being at fault."""
+        """Start an instance again whose process ended through no fault of the instance."""
         self.carry_out(self.core.process_ended(instance))
 
     def status_read(self, key: StatusKey, status: Status | None) -> None:
@@ -241,7 +241,7 @@ class Instances:
             self._put_status(replace(put, version=version))
 
     def put_unassigned(self, assignment: Assignment) -> None:
-        """Store that instances of this worker, which has been stopped, are unassigned; failed tasks stay failed."""
+        """Store the status UNASSIGNED for instances of this worker, which has stopped. Failed tasks stay failed."""
         instances = [(name, None) for name in sorted(assignment.connectors)] + sorted(assignment.tasks)
         for name, task in instances:
             statuses = self._statuses.get(name)

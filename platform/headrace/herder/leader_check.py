@@ -1,7 +1,7 @@
 """Compares the internal topics of a worker with those of its group's leader.
 
 The group protocol is Kafka Connect's and does not contain the names of the topics. A worker of headrace returns them in
-a header of `GET /`; nothing is compared with a leader that does not return the header.
+a header of `GET /`. If the leader does not return this header, nothing is compared.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def internal_topics_header(config: WorkerConfig) -> str:
 
 
 def differing_topics(config: WorkerConfig, headers: Mapping[str, str]) -> list[str]:
-    """Return one error for each internal topic of the leader, by its response headers, that differs from the worker's.
+    """Return one error for each internal topic that differs between the worker and the leader.
 
-    The names of the headers are in lower case.
+    `headers` are the headers of the leader's response. Their names are in lower case.
     """
     names = headers.get(INTERNAL_TOPICS_HEADER, "").split(",")
     if len(names) != len(_KEYS):

@@ -1,7 +1,7 @@
 """Replaces statuses of workers that are not in the group, for example of a group that had another name.
 
-Such a status may have a later generation than this worker's statuses, which would then not replace it: a new group
-starts with generation 1.
+A new group starts with generation 1. Such a status may therefore have a later generation than this worker's statuses,
+which would then not replace it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class OldStatuses:
         self._instances = instances
 
     def exist(self, assignment: Assignment, generation: int) -> bool:
-        """Whether other workers have written statuses of a later generation for what this worker runs."""
+        """Whether other workers have written later statuses for connectors or tasks that this worker runs."""
         return any(True for _ in self._later(assignment, generation))
 
     async def replace(
         self, assignment: Assignment, generation: int, worker_ids: Callable[[], Awaitable[Set[str]]]
     ) -> None:
-        """Write this worker's statuses, except where a member of the group (`worker_ids`) has written a later one."""
+        """Write this worker's statuses, unless a member of the group (`worker_ids`) has written a later status."""
         members = await worker_ids()
         for name, task, status in list(self._later(assignment, generation)):
             if status.worker_id in members:

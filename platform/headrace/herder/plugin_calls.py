@@ -1,6 +1,7 @@
 """Calls to plug-ins that are not running: validation, key definitions, and checks of altered offsets.
 
-Each call runs in a process that serves no other call at the time; an error in that process is raised as HerderError.
+Each call runs in a process that executes no other call at the same time. An error in this process is raised as
+HerderError.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class PluginCalls:
             return "unknown"
 
     async def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
-        """`PUT /connector-plugins/P/config/validate`, with `type` and `warnings` added. Raises HerderError."""
+        """Return the result of `PUT /connector-plugins/P/config/validate`, with `type` and `warnings`.
+
+        Raises HerderError.
+        """
         with stage("performing multi-property validation for the connector"):
             return await _translated(self._worker.validate(config))
 
@@ -63,11 +67,11 @@ class PluginCalls:
         return {key: result[key] for key in ("name", "error_count", "groups", "configs")}
 
     async def all(self, *, connectors_only: bool) -> list[dict[str, str]]:
-        """`GET /connector-plugins`. Raises HerderError."""
+        """Return the response of `GET /connector-plugins`. Raises HerderError."""
         return await _translated(self._worker.list_plugins(connectors_only=connectors_only))
 
     async def config_of(self, plugin: str) -> list[dict[str, Any]]:
-        """`GET /connector-plugins/P/config`. Raises NotFoundError."""
+        """Return the response of `GET /connector-plugins/P/config`. Raises NotFoundError."""
         try:
             return await _translated(self._worker.plugin_config(plugin))
         except BadRequestError as error:

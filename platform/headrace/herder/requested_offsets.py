@@ -1,7 +1,7 @@
 """Parses the offsets of a request to alter offsets (KIP-875), with the checks and texts of Kafka Connect. No I/O.
 
-The partitions and offsets of a source are JSON objects of primitive values. A partition of a sink is
-`{"kafka_topic": T, "kafka_partition": N}`, its offset is `{"kafka_offset": N}` or null; numbers may be strings.
+The partitions and offsets of a source are JSON objects of primitive values. For a sink, a partition is
+`{"kafka_topic": T, "kafka_partition": N}`, and its offset is `{"kafka_offset": N}` or null. Numbers may be strings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def source_offsets(requested: RequestedOffsets) -> OffsetPairs:
 
 
 def sink_offsets(requested: RequestedOffsets) -> OffsetPairs:
-    """Return the offsets of a sink connector; the last offset of a partition wins. Raises BadRequestError."""
+    """Return the offsets of a sink connector.
+
+    If a partition is repeated, its last offset counts. Raises BadRequestError.
+    """
     found: dict[tuple[str, int], dict[str, int] | None] = {}
     for partition, offset in requested:
         key = _parse_partition(partition)

@@ -1,8 +1,8 @@
 """Sends REST requests from one worker of a group to another: forwarded requests, and task configurations.
 
 The standard library's client runs in a thread: such requests are rare, and their bodies must be sent byte for byte,
-because they are signed. Forwarded requests have threads of their own: if the other worker does not respond to them,
-they do not delay task configurations.
+because they are signed. Forwarded requests have separate threads, so that they do not delay task configurations if the
+other worker does not respond.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _target(url: str) -> str:
 
 
 def _connect(connection: http.client.HTTPConnection) -> None:
-    """Connect within `CONNECT_TIMEOUT_S`. Raises OSError; NotSentError unless it is an error of TLS."""
+    """Connect within `CONNECT_TIMEOUT_S`. Raises NotSentError, or another OSError if TLS fails."""
     try:
         connection.connect()
     except ssl.SSLError:

@@ -1,4 +1,4 @@
-"""Writes the session keys with which the workers of a group sign internal requests (KIP-507); only the leader does."""
+"""Writes the session keys with which a group's workers sign internal requests (KIP-507). Only the leader does this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of a request: what the worker is doing for it, so that the response to a timed-out request names it.
+"""The stages of a request, which are the worker's operations for it. The response after a timeout names the last stage.
 
 The herder marks an operation that may take long with `stage`; the REST server calls `track` for each request and
 reads the last stage after the request timeout. The texts are those of Kafka Connect's `Stage`. The tracker of a request
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 @dataclass(slots=True)
 class Stage:
-    """One operation for a request, with its begin and end in ms since the epoch."""
+    """One operation for a request, with the times of its start and end in ms since the epoch."""
 
     description: str
     started_ms: int

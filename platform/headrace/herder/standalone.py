@@ -57,17 +57,17 @@ class StandaloneHerder(BaseHerder):
         await self._instances.worker.close()
 
     async def set_group_log_level(self, logger: str, level: str) -> None:
-        """Set a log level in this worker, the only one. Raises KeyError for an unknown level."""
+        """Set a log level in this worker, which is the only worker. Raises KeyError for an unknown level."""
         await self.set_log_level(logger, level)
 
     async def put_task_configs(
         self, name: str, body: bytes, configs: Sequence[Mapping[str, str]], headers: Mapping[str, str]
     ) -> None:
-        """Reject a request between workers of a group: a standalone worker belongs to none. Raises HerderError."""
+        """Reject a request between workers of a group. A standalone worker has no group. Raises HerderError."""
         raise HerderError("Kafka Connect in standalone mode does not support this internal request.")
 
     async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Reject a request between workers of a group: a standalone worker belongs to none. Raises HerderError."""
+        """Reject a request between workers of a group. A standalone worker has no group. Raises HerderError."""
         raise HerderError("Kafka Connect in standalone mode does not support this internal request.")
 
     def _on_config_change(self, change: ConfigChange, snapshot: ConfigSnapshot) -> None:

@@ -1,8 +1,9 @@
 """Writes task configurations again if workers could read different ones from the config topic.
 
-The leader does so, for example after a change of a paused connector's configuration: a worker that reads the compacted
-config topic would otherwise not know its tasks (see `ConnectorState.tasks_to_rewrite`). Kafka Connect loses them
-(KAFKA-17719). If a former leader's write comes after newer task configurations, the connector writes its own again.
+The leader does this, for example, after the configuration of a paused connector was changed. Otherwise, a worker that
+reads the compacted config topic would not know the connector's tasks (see `ConnectorState.tasks_to_rewrite`). Kafka
+Connect loses such tasks (KAFKA-17719). If a former leader writes old task configurations after newer ones, the worker
+with the connector stores the newer ones again.
 """
 
 from __future__ import annotations

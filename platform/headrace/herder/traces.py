@@ -6,8 +6,8 @@ from __future__ import annotations
 def exception_line(trace: str) -> str:
     """Return the line with the type and message of the last exception in a trace.
 
-    It is the first line after the frames, and not always the last line of the trace: the messages of databases have
-    several lines, of which the last may contain only a caret.
+    This is the first line after the frames. It is not always the last line of the trace, because a database's message
+    may have several lines, and its last line may contain only a caret.
     """
     found = ""
     is_in_frames = False

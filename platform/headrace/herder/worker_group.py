@@ -103,7 +103,7 @@ class WorkerGroup:
 
     @property
     def error(self) -> str | None:
-        """Why the worker is no member of its group, or why the coordinator does not respond; None without errors."""
+        """The reason why the worker is not a member of its group or the coordinator does not respond, or None."""
         if self._failure is not None:
             return self._failure
         error = self._membership.error
@@ -111,7 +111,10 @@ class WorkerGroup:
 
     @property
     def has_session(self) -> bool:
-        """Whether this worker is a member of its group: otherwise other workers may run its connectors and tasks."""
+        """Whether this worker is a member of its group.
+
+        If it is not, other workers may run its connectors and tasks.
+        """
         return self._membership.has_session
 
     @property
@@ -143,7 +146,7 @@ class WorkerGroup:
     async def compute_assignments(
         self, generation: Generation, members: Sequence[JoinGroupResponseMember]
     ) -> Mapping[str, bytes]:
-        """Return the assignment of each member; this worker is the leader."""
+        """As the leader of the group, return the assignment of each member."""
         metadata = {member.member_id: bytes(member.metadata) for member in members}
         if self.core.is_behind(metadata):
             await self._read_configs()
@@ -178,7 +181,7 @@ class WorkerGroup:
                 self._start_task(self._check_address())
 
     async def on_membership_lost(self) -> None:
-        """Stop everything: other workers will run it."""
+        """Stop all connectors and tasks, because other workers will run them."""
         self._stable.clear()
         if held := self.core.assignment:
             log.warning(
@@ -211,7 +214,7 @@ class WorkerGroup:
     async def _check_address(self) -> None:
         """Log an error if another worker of the group advertises the address of this worker.
 
-        After this worker was killed and started again, the group has its old member until the session expires.
+        If this worker was killed and started again, the group contains its old member until the session expires.
         """
         same = await self._members_with_own_url()
         if not same:

@@ -3,7 +3,7 @@
 Each record passes through each transform and predicate once, in order:
 
 - A class that defines only `apply` or `test` is called for each record; `apply` is retried in place.
-- A class that overrides `apply_batch` or `test_batch` receives whole batches, and says which records failed.
+- A class that overrides `apply_batch` or `test_batch` receives whole batches, and reports which records failed.
 - Such a class with ``stateless = True`` may receive the same records again after an error.
 
 A batch from which a transform dropped records keeps its source offset or consumer offsets. `headrace.runtime.tolerance`
@@ -38,7 +38,10 @@ class Step:
 
     @property
     def class_name(self) -> str:
-        """The class that errors of the step name; as in Connect, this is the transform, not the predicate."""
+        """The class name in error messages of the step.
+
+        As in Connect, it is the class of the transform, not the predicate.
+        """
         return self.transformation.display_class()
 
 
@@ -117,7 +120,7 @@ class _StepRunner:
         return self._as_batches(result)
 
     def _test(self, batch: Batch) -> list[tuple[Batch, list[bool]]]:
-        """Return the predicate's results with their records, without the records for which it failed."""
+        """Return records with the predicate's results. Records for which the predicate failed are left out."""
         predicate = self._step.predicate
         assert predicate is not None
         if not self._tests_batches:
@@ -189,5 +192,5 @@ def _checked_record(result: Any) -> ConnectRecord | None:
 
 
 def _consumed(result: Any) -> Any:
-    """Collect the items of a result: a generator would otherwise run, and raise, outside the error handling."""
+    """Collect the items of a result. Otherwise, a generator would run, and raise errors, outside the error handling."""
     return result if result is None or isinstance(result, Batch | list | tuple) else list(result)

@@ -198,13 +198,13 @@ class Channel(asyncio.Protocol):
 
 
 def is_being_cancelled() -> bool:
-    """Whether the current asyncio task was cancelled, so that a CancelledError does not come from a plug-in."""
+    """Whether the current asyncio task was cancelled. If it was not, a CancelledError comes from a plug-in."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception; the `__str__` of a plug-in's exception may raise another exception."""
+    """Return the message of an exception, even if the exception comes from a plug-in and its `__str__` fails."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - a plug-in may raise anything

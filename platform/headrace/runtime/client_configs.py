@@ -1,4 +1,4 @@
-"""The client configurations of a task, derived from worker and connector as in Kafka Connect. No I/O.
+"""Derives the client configurations of a task from those of the worker and connector, as Kafka Connect does. No I/O.
 
 Connect's own settings are overridden by the worker's `producer.*`, `consumer.*` and `admin.*` keys, and these are
 overridden by the connector's `*.override.*` keys.
@@ -39,8 +39,8 @@ def producer_properties(worker: Mapping[str, str], connector: Mapping[str, str],
 def parse_producer(properties: Mapping[str, str]) -> ClientConfig:
     """Parse a producer configuration. Raises ClientConfigError.
 
-    Settings that exclude idempotence disable it with a warning, but are errors if enable.idempotence=true is set. More
-    than five requests in flight is such a setting here, although the client on its own rejects it.
+    Settings that exclude idempotence disable it with a warning, but are errors if enable.idempotence=true is set. Here,
+    more than five requests in flight are such a setting, although the client itself would reject this setting.
     """
     in_flight = properties.get(_IN_FLIGHT, "5").strip()
     if "enable.idempotence" in properties or not in_flight.isdecimal() or int(in_flight) <= _IN_FLIGHT_MAX:

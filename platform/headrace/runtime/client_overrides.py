@@ -1,4 +1,4 @@
-"""Checks the client overrides of a connector: the worker's policy, and the values as the clients parse them. No I/O."""
+"""Checks whether a connector's client overrides comply with the worker's policy and have valid values. No I/O."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def override_problems(
 ) -> Iterator[OverrideProblem]:
     """Yield the problems of all client overrides in a connector's configuration.
 
-    No value is checked for overrides that the policy refuses, and for clients that the connector does not use. Raises
-    ConfigError if a key of the worker's configuration is invalid.
+    The value of an override is not checked if the policy refuses the override or the connector does not use the client.
+    Raises ConfigError if a key of the worker's configuration is invalid.
     """
     policy = known_policy(worker_value(worker, "connector.client.config.override.policy") or "All") or "All"
     allowlist = worker_value(worker, "connector.client.config.override.allowlist")

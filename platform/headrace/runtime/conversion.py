@@ -48,16 +48,16 @@ class Converters:
 
 
 class ToBytes:
-    """For source tasks: converts a batch to columns of bytes, in several parts if records were skipped."""
+    """Converts a source task's batch to columns of bytes. If records are skipped, the result has several parts."""
 
     def __init__(self, converters: Converters, operator: RetryWithToleranceOperator) -> None:
         self._converters = converters
         self._operator = operator
 
     def convert(self, batch: Batch, now_ms: int) -> list[RecordColumns]:
-        """Return columns ready to send; `now_ms` replaces missing timestamps. Raises ToleranceExceeded.
+        """Return columns that can be sent. `now_ms` replaces missing timestamps. Raises ToleranceExceeded.
 
-        Headers are converted first: the key and value converters may use and change them.
+        Headers are converted first, because the key and value converters may use and change the headers.
         """
         converters, run = self._converters, self._operator.run
         parts: list[Batch] = [batch]
@@ -115,7 +115,10 @@ class ToBytes:
     def _encode_with_headers(
         self, stage: Stage, converter: Converter[Any], batch: Batch, schema: Schema | None, values: list[Any]
     ) -> tuple[Batch, list[bytes | None]]:
-        """Convert each value with its record's headers; return the good records, with their new headers, and bytes."""
+        """Convert each value with its record's headers.
+
+        Return the converted records with their new headers, and the bytes.
+        """
 
         def encode(item: tuple[Any, RawHeaders]) -> tuple[bytes | None, RawHeaders]:
             value, headers = item[0], list(item[1])  # a copy, so that a retry starts with the original headers
@@ -130,7 +133,7 @@ class ToBytes:
 
 
 def _convert_headers(convert: Callable[[_T], _R], headers: Sequence[_T]) -> list[_R]:
-    """Convert the headers of each record. Raises RecordErrors naming all records whose headers cannot be converted."""
+    """Convert the headers of each record. Raises RecordErrors with an error for each record that fails."""
     try:
         return map_headers(convert, headers)
     except Exception:  # noqa: BLE001 - a plug-in's; the loop below finds the records that it concerns
@@ -147,7 +150,7 @@ def _convert_headers(convert: Callable[[_T], _R], headers: Sequence[_T]) -> list
 
 
 class RawPart:
-    """Consumed records of one topic partition before conversion; a `Part` on which stages run."""
+    """Consumed records of one topic partition before their conversion. This class is a `Part`, on which stages run."""
 
     __slots__ = ("columns", "partition", "topic")
 
@@ -165,7 +168,7 @@ class RawPart:
 
 
 class _Converted:
-    """A raw part and the data converted from it so far; also a `Part`."""
+    """A raw part, and its data that has been converted so far. This class is also a `Part`."""
 
     __slots__ = ("headers", "keys", "raw")
 
@@ -184,7 +187,7 @@ class _Converted:
 
 
 class FromBytes:
-    """For sink tasks: converts columns of bytes to batches; starts a new batch where a schema changes."""
+    """Converts columns of bytes to a sink task's batches. A new batch begins at each record whose schema differs."""
 
     def __init__(self, converters: Converters, operator: RetryWithToleranceOperator) -> None:
         self._converters = converters
@@ -251,7 +254,10 @@ class FromBytes:
     def _decode_with_headers(
         self, stage: Stage, converter: Converter[Any], part: _Converted, data: Sequence[bytes | None]
     ) -> tuple[_Converted, list[SchemaRun]]:
-        """Convert the bytes of each record with its headers; return the good records and their data."""
+        """Convert the bytes of each record with its headers.
+
+        Return the records that could be converted, and their data.
+        """
         topic, columns = part.raw.topic, part.raw.columns
 
         def decode(item: tuple[bytes | None, RawHeaders]) -> SchemaAndValue:
@@ -298,7 +304,7 @@ def _sink_batch(
 def _overlaps(
     keys: list[SchemaRun] | None, values: list[SchemaRun]
 ) -> Iterator[tuple[int, int, SchemaRun | None, SchemaRun]]:
-    """Yield each longest range of records with one key schema and one value schema: start, stop, key run, value run."""
+    """Yield (start, stop, key run, value run) of each range of consecutive records with equal schemas."""
     count = sum(len(run.values) for run in values)
     cuts = {0, count} | set(_ends(values)) | set(_ends(keys or ()))
     edges = sorted(cuts)

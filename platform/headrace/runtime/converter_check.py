@@ -2,9 +2,10 @@
 
     python -m headrace.runtime.converter_check WORKER_PID < properties.json
 
-A separate process keeps plug-in code and its memory out of the worker and does not delay the worker's start. The
-process writes its response to standard output: a JSON list of error messages, each of which names the invalid key.
-Then, while the worker runs already, it imports the plug-ins of other distributions, logs those that fail, and exits.
+With a separate process, the worker needs no memory for plug-in code, and the check does not delay the worker's start.
+The process writes its response to standard output: a JSON list of error messages, each of which names the invalid key.
+Then, while the worker is already running, the process imports the plug-ins of other distributions, logs the plug-ins
+that cannot be imported, and exits.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def check(worker: Mapping[str, str]) -> list[str]:
 
 
 def main() -> None:
-    """Run the check in the child process: the response goes to stdout, all output of plug-ins to stderr."""
+    """Run the check in the child process. Write the response to stdout, and all output of plug-ins to stderr."""
     from headrace.metrics import logs
     from headrace.plugins import registry
     from headrace.runtime import process_tree

@@ -26,7 +26,7 @@ class Durations:
 
     @property
     def avg_ms(self) -> float:
-        """The average; 0 without durations."""
+        """The average duration, or 0 if there are no durations."""
         return self.sum_ms / self.count if self.count else 0.0
 
 
@@ -46,7 +46,7 @@ class Counters:
         self._commit_failures = 0
 
     def add_call(self, record_count: int, duration_s: float) -> None:
-        """Count a poll or a put with records; ignore one without records."""
+        """Count a poll or put that had records. Ignore a poll or put without records."""
         if record_count:
             self._passed += record_count
             self._batch_size_max = max(self._batch_size_max, record_count)
@@ -54,7 +54,7 @@ class Counters:
 
     @contextmanager
     def offset_commit(self) -> Iterator[None]:
-        """Count the offset commit in the `with` body, which counts as failed if the body raises an exception."""
+        """Count the `with` body as an offset commit, which has failed if the body raises an exception."""
         started = time.monotonic()
         try:
             yield

@@ -92,7 +92,7 @@ class DeadLetterQueue:
 
 
 def origin_of(topic: str, partition: int, offset: int) -> dict[str, str]:
-    """Return the context headers that say from where a sink's record was read."""
+    """Return the context headers with the position of a sink's record: its topic, partition and offset."""
     return {"topic": topic, "partition": str(partition), "offset": str(offset)}
 
 

@@ -1,4 +1,4 @@
-"""The `errors.*` keys of a connector, and what the platform does with a failed record (KIP-298). No I/O.
+"""The `errors.*` keys of a connector, which determine how the platform handles failed records (KIP-298). No I/O.
 
 The configuration definition, `headrace.plugins.connector_config`, contains the keys' defaults.
 """
@@ -23,7 +23,7 @@ _QUEUE = "errors.deadletterqueue."
 
 
 class Stage(StrEnum):
-    """The stage in which an error occurred, with KIP-298's names."""
+    """The stage in which an error occurred. The names of the stages are those of KIP-298."""
 
     TASK_PUT = "TASK_PUT"
     TASK_POLL = "TASK_POLL"
@@ -36,7 +36,7 @@ class Stage(StrEnum):
 
 
 class ToleranceExceeded(ConnectError):
-    """A record failed with `errors.tolerance=none`: the task fails. The original error is the cause."""
+    """A record failed, and `errors.tolerance=none`. This error fails the task. Its cause is the original error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ErrorPolicy:
         )
 
     def retry_delay_ms(self, attempt: int, elapsed_ms: int, rng: Random) -> int | None:
-        """Return the delay before attempt number `attempt` + 1; None if there are no more attempts.
+        """Return the delay before attempt number `attempt` + 1, or None if there are no more attempts.
 
         The delay doubles. Once it exceeds the maximum, it is a random value below the maximum, so that many tasks do
         not retry at the same time.
@@ -106,7 +106,7 @@ class DeadLetterQueueConfig:
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> DeadLetterQueueConfig | None:
-        """Read the keys of a sink's configuration; return None if it has no queue. Raises ConfigError."""
+        """Read the keys of a sink's configuration. Return None if it has no dead letter queue. Raises ConfigError."""
         value = partial(framework_value, config)
         topic: str = value(_QUEUE + "topic.name")
         if not topic:
@@ -131,7 +131,7 @@ class ErrorLog:
         self._counters = counters
 
     def add(self, failure: Failure, record: str, value: object = None) -> None:
-        """Add a failed record. `record` describes it; its value is logged with `errors.log.include.messages`."""
+        """Add a failed record, which `record` describes. With `errors.log.include.messages`, its value is logged."""
         self._counters.errors += 1
         if self._policy.tolerate:
             self._counters.skipped += 1

@@ -1,4 +1,4 @@
-"""The fork server: a single-threaded process with all imports done that forks a child for each task and connector.
+"""The fork server: a single-threaded process that has completed all imports and forks the task and connector processes.
 
     python -m headrace.runtime.fork_server CONTROL_FD WORKER_PID
 
@@ -10,9 +10,10 @@ Guarantees:
 - When a child exits, the fork server kills the processes that the child has left.
 - If the fork server itself dies, the kernel sends SIGKILL to its children.
 
-The fork server runs tasks as a warm-up (`warm_up`), so that its children share more memory. The warm-up has steps of
-some milliseconds: one after each child from the eighth on, and all of them when no message has arrived for a
-second. The first connectors of a new worker do not wait for the warm-up, and use a few megabytes more.
+The fork server runs tasks as a warm-up (`warm_up`), so that its children share more memory. The warm-up consists of
+steps that take some milliseconds. From the eighth child on, the fork server runs one step after each child. If no
+message arrives for a second, it runs all remaining steps. The first connectors of a new worker therefore do not wait
+for the warm-up, but their processes use a few megabytes more.
 
 The control socket is SOCK_SEQPACKET; each packet is one JSON message. The worker sends `{"spawn": n, "name": text}`
 with the child's end of a socket pair as ancillary data, `{"share": module}` and `{"kill": pid}`. The fork server sends
@@ -100,7 +101,9 @@ class ForkServer:
         process_tree.kill_descendants(os.getpid())
 
     def _run_step(self, warm_up: Iterator[Any]) -> None:
-        """Run a step of the warm-up; if it fails, it may have left threads: start this program again without it.
+        """Run a step of the warm-up.
+
+        If it fails, it may have left threads, so start this program again without warm-up.
 
         The new program has the same process id, so it keeps the children.
         """
@@ -120,14 +123,14 @@ class ForkServer:
             os.execv(sys.executable, [*command, *map(str, (*self._children, *self._importing))])
 
     def _freeze(self) -> None:
-        """Exclude all objects from garbage collection, which would change, and so copy, shared memory."""
+        """Exclude all objects from garbage collection, which would write to shared memory and thereby copy it."""
         gc.collect()
         if self._warm_up is None:
             self._filled = preload.fill_memory_pools()
         gc.freeze()
 
     def _serve_one(self) -> bool:
-        """Handle one message; False when the worker closed its end."""
+        """Handle one message. Return False if the worker has closed its end."""
         try:
             packet, descriptors, _flags, _address = socket.recv_fds(self._control, MESSAGE_SIZE_MAX, 1)
         except ConnectionError:
@@ -162,7 +165,7 @@ class ForkServer:
         self._importing[pid] = module
 
     def _share(self, module: str, status: int) -> None:
-        """Import a shared module, if a child could import it; the kernel ends this process if the import hangs."""
+        """Import a shared module if a child could import it. If the import hangs, a timer ends this process."""
         if status == -signal.SIGALRM:
             log.error(
                 "Module %s: its import takes longer than %d s; plug-ins must not list it in shared_modules",
@@ -234,7 +237,10 @@ class ForkServer:
                 self._share(module, os.waitstatus_to_exitcode(status))
 
     def _kill_orphans(self) -> None:
-        """Kill the processes that a dead child has left; this process adopted them as their sub-reaper."""
+        """Kill the processes that a dead child has left.
+
+        This process has adopted them, because it is their sub-reaper.
+        """
         process_tree.kill_descendants(os.getpid(), spare=self._children | self._importing.keys())
 
     def _send(self, message: dict[str, Any]) -> None:

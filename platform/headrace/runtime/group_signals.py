@@ -15,7 +15,10 @@ GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 @contextmanager
 def withheld() -> Iterator[None]:
-    """Block SIGINT and SIGTERM in processes that the `with` body starts; then restore this process's signal mask."""
+    """Block SIGINT and SIGTERM in processes that the `with` body starts.
+
+    Afterwards, restore this process's signal mask.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     try:
         yield

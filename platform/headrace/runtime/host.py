@@ -139,7 +139,7 @@ async def _call_plugin(message: messages.WorkerMessage) -> Any:
 
 
 def serve(end: socket.socket) -> None:
-    """Run a host in this thread; returns without waiting for hung threads of plug-ins."""
+    """Run a host in this thread. The function returns without waiting for hung threads of plug-ins."""
     registry.log_plugin_path_problems_at_debug()  # the worker's converter check has logged them as warnings
     loop = new_loop()
     try:
@@ -157,7 +157,7 @@ async def _serve(end: socket.socket) -> None:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop as hosts use it; the caller closes it."""
+    """Return a new event loop for a host. The caller closes the event loop."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     import uvloop

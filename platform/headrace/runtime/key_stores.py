@@ -1,7 +1,8 @@
 """Reads Java's key stores: JKS files, and PKCS#12 files, the default format since Java 9. No I/O.
 
-As in Java, the declared type does not matter: the content decides. PKCS#12 files need the package cryptography, which
-the extra `headrace[tls]` installs. The private keys of JKS files are encrypted with the JDK's `KeyProtector`.
+As in Java, the content of a file determines its type, whatever type is configured. PKCS#12 files need the package
+cryptography, which the extra `headrace[tls]` installs. The private keys of JKS files are encrypted with the JDK's
+`KeyProtector`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class KeyStore:
 
 
 def read(content: bytes, password: str | None, key_password: str | None) -> KeyStore:
-    """Parse a key store; of several private keys, return the first. Raises KeyStoreError."""
+    """Parse a key store. If it has several private keys, return the first one. Raises KeyStoreError."""
     if content.startswith(_JKS_MAGIC):
         return _read_jks(content, password, key_password)
     return _read_pkcs12(content, password)

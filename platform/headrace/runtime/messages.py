@@ -81,7 +81,7 @@ class ResumeTask(Notification, frozen=True):
 
 
 class Validate(Request[dict[str, Any]], frozen=True):
-    """Validate a connector configuration; the response has the REST API's format plus `type` and `warnings`."""
+    """Validate a connector configuration. The response has the REST API's format, with `type` and `warnings` added."""
 
     config: dict[str, str | None]
     worker: dict[str, str]
@@ -146,7 +146,7 @@ class SetLogLevel(Notification, frozen=True):
 
 
 class Ping(Request[None], frozen=True):
-    """Respond, if the event loop of the process runs."""
+    """Check that the event loop of the process is running. If it is, the process responds."""
 
 
 class Exit(Notification, frozen=True):
@@ -192,7 +192,7 @@ class ValuesExpire(Notification, frozen=True):
 
 
 class ConfirmTask(Request[None], frozen=True):
-    """Confirm that the worker may run the task: it responds, and it is a member of its group."""
+    """Ask the worker whether it may run the task. The worker confirms this if it is a member of its group."""
 
     instance: InstanceId
 

@@ -1,8 +1,8 @@
 """Tracks which source offsets may be committed: those before the first unacknowledged record. No I/O.
 
 A task submits batches in the order in which it polled them; acknowledgements arrive in any order. An offset is
-committable when its batch and all earlier batches of the same source partition are acknowledged. Callers of different
-threads need a lock.
+committable when its batch and all earlier batches of the same source partition are acknowledged. Callers in different
+threads must hold a lock.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class OffsetsTracker:
         self._latest: tuple[Mapping[str, Any], deque[Submission]] | None = None
 
     def submit(self, partition: Mapping[str, Any], offset: Mapping[str, Any], parts: int) -> Submission:
-        """Add a submission that needs `parts` acknowledgements; 0 if no record is left to send.
+        """Add a submission that needs `parts` acknowledgements. `parts` is 0 if no record is left to send.
 
-        The partition and the offset are copied: a task may change and reuse its dicts.
+        The partition and the offset are copied, because a task may change and reuse its dicts.
         """
         submission = Submission(dict(offset) if offset else offset, parts)
         self._queue(partition).append(submission)

@@ -12,13 +12,13 @@ POLICIES = ("All", "None", "Principal", "Allowlist")
 
 
 def known_policy(name: str) -> str | None:
-    """Return the short name of a policy (given by short name or Java class); None if there is no such policy."""
+    """Return the short name of a policy, or None if it does not exist. `name` is its short name or Java class."""
     short = name.strip().rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
     return next((policy for policy in POLICIES if policy.lower() == short.lower()), None)
 
 
 def check_overrides(config: Mapping[str, str], worker: Mapping[str, str]) -> None:
-    """Check the client overrides of a connector that exists already, because the worker's policy may have changed.
+    """Check the client overrides of an existing connector again, because the worker's policy may have changed.
 
     Raises ConfigErrors.
     """

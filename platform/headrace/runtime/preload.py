@@ -1,4 +1,4 @@
-"""The work of the fork server before it forks: all work that tasks share and that starts no thread.
+"""The work that the fork server does before it forks: all work that tasks have in common and that starts no thread.
 
 The fork server imports the modules that a task needs, compiles the client's codecs, and finds the installed plug-ins.
 Its children share the memory of the results.
@@ -59,9 +59,10 @@ def load() -> None:
 
 
 def fill_memory_pools() -> list[bytes]:
-    """Allocate the free blocks of Python's partly used memory pools; the caller keeps the result.
+    """Allocate the free blocks of Python's partly used memory pools. The caller must keep the returned list.
 
-    New objects of a child then lie together in new pools, instead of in many shared pages, each of which it would copy.
+    New objects of a child are then in new pools. Otherwise, they would be in many shared pages, and the child would
+    have to copy each of these pages.
     """
     blocks: list[bytes] = []
     for size in range(_BLOCK_MIN, _BLOCK_MAX + 1, _BLOCK_STEP):
@@ -77,7 +78,7 @@ def fill_memory_pools() -> list[bytes]:
 
 
 def try_import(module: str) -> bool:
-    """Import a shared module in a process that then exits; return whether the fork server can import it.
+    """Import a shared module in a process that exits afterwards. Return whether the fork server can import it.
 
     If it cannot be imported, the process that needs it reports the error.
     """

@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  
 
 
 def signal_at_death_of(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Let the kernel signal this process when its parent dies; act immediately if the parent is already dead."""
+    """Let the kernel send a signal to this process when its parent dies, or now if the parent is already dead."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent_pid:
@@ -39,7 +39,7 @@ def name_process(name: str) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the process ids of a process's direct children; none if the process is dead."""
+    """Return the process ids of a process's direct children. If the process is dead, the list is empty."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except FileNotFoundError:

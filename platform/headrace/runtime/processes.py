@@ -1,7 +1,8 @@
 """The worker's child processes: the fork server, and a `HostProcess` for each process of tasks or connectors.
 
-These objects belong to the worker's event loop. The exit of a host is reported once, with the exit status. A dead fork
-server is replaced after all its descendants have been killed; if it died soon after its start, after a back-off.
+These objects belong to the worker's event loop. The exit of a host is reported once, with the exit status. If the fork
+server dies, all its descendants are killed, and then it is replaced. If it died soon after its start, it is replaced
+after a back-off.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ STABLE_S = 60.0
 
 
 class ForkServerDied(ChildProcessError):
-    """The fork server died while it created a process; a new fork server can create it."""
+    """The fork server died while it was creating a process. A new fork server can create the process."""
 
 
 class HostProcess:
     """A child process with a channel; `ended` is its exit status.
 
-    `suspects` are the connectors that may have ended it. If the death of the fork server has ended it, no connector or
-    task is at fault.
+    `suspects` are the connectors that may have caused the process to exit. If the process was killed because the fork
+    server died, no connector or task is at fault.
     """
 
     def __init__(self, name: str) -> None:
@@ -97,7 +98,10 @@ class Processes:
         return None if self._server is None else self._server.pid
 
     def start(self) -> None:
-        """Start the fork server early, so that the first child starts faster; `spawn` waits until it is ready."""
+        """Start the fork server early, so that the first child starts faster.
+
+        `spawn` waits until the fork server is ready.
+        """
         process_tree.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -120,7 +124,7 @@ class Processes:
     async def spawn(self, name: str, handler: Handler) -> HostProcess:
         """Fork a child that serves `headrace.runtime.host`; `handler` handles its messages to the worker.
 
-        Raises OSError if no process can be created; ForkServerDied if it can be tried again.
+        Raises OSError if no process can be created, and ForkServerDied if the call can be retried.
         """
         if self._ready is None:
             self.start()
@@ -137,7 +141,7 @@ class Processes:
         return host
 
     async def share(self, modules: Iterable[str]) -> bool:
-        """Let the fork server import modules for later children; return False if none is new. Call after `spawn`.
+        """Let the fork server import modules for later children. Return False if all are known. Call after `spawn`.
 
         A module that cannot be imported is not shared.
         """
@@ -172,13 +176,13 @@ class Processes:
                 await spawned
 
     def _replace_hung_fork_server(self, number: int) -> None:
-        """Kill the fork server, which does not respond; the end of its socket reports its death."""
+        """Kill the fork server, which does not respond. Its death is detected when its socket is closed."""
         if number in self._spawning and self._server is not None:
             log.error("Fork server: it has not started a process within %g s; killing it", SPAWN_TIMEOUT_S)
             self._server.kill()
 
     async def close(self) -> None:
-        """End all processes that still run below this worker."""
+        """End all descendants of this worker that are still running."""
         self._closing = True
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(ChildProcessError("the worker is stopping"))
@@ -193,7 +197,7 @@ class Processes:
             host._set_ended(-signal.SIGKILL)
 
     def _kill_orphans(self) -> None:
-        """Kill and reap the processes of a dead fork server; this process adopted them as their sub-reaper."""
+        """Kill and reap the processes of a dead fork server, which this process has adopted as their sub-reaper."""
         process_tree.kill_descendants(os.getpid(), spare=self.spared)
         for child in process_tree.children_of(os.getpid()):
             if child not in self.spared:
@@ -272,7 +276,7 @@ class Processes:
         self._sharing.clear()
 
     def _start_again(self, status: int) -> None:
-        """Start a new fork server, at once or after a back-off; until it is ready, spawns wait."""
+        """Start a new fork server, immediately or after a back-off. `spawn` waits until it is ready."""
         loop = asyncio.get_running_loop()
         is_stable = time.monotonic() - self._started_s >= STABLE_S
         delay_s = 0.0 if is_stable else self._backoff_s
@@ -296,7 +300,7 @@ class Processes:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """Wait until the fork server has exited, after its control socket was closed; kill it if it does not exit."""
+    """Wait for the exit of the fork server, whose control socket was closed. If it does not exit, kill it."""
     try:
         server.wait(EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -308,7 +312,7 @@ class ThreadHosts:
     """Starts hosts as threads of this process (`task.isolation=thread`), for embedding and tests."""
 
     async def spawn(self, name: str, handler: Handler) -> HostProcess:
-        """Serve a host in a thread; a hung thread can be abandoned, but not killed."""
+        """Run a host in a thread. A hung thread can be abandoned, but not killed."""
         from headrace.runtime import host as host_module
 
         loop = asyncio.get_running_loop()

@@ -51,7 +51,7 @@ async def read_records(properties: Mapping[str, str], positions: Iterable[Positi
 
 
 async def read_record(properties: Mapping[str, str], topic: str, partition: int, offset: int) -> RecordColumns | None:
-    """Return one record, None if it was deleted: see `read_records`."""
+    """Return one record, or None if it was deleted. See `read_records`."""
     async with aclosing(read_records(properties, [Position(topic, partition, offset)])) as found:
         return (await anext(found))[1]
 

@@ -1,9 +1,10 @@
 """The REST server's part of the worker configuration: listeners, response headers, TLS. No I/O.
 
-The keys are the same as in Kafka Connect's `RestServerConfig`: `listeners`; `admin.listeners` (KIP-495: if unset, all
-listeners serve the admin endpoints; if empty, no listener does); `response.http.headers.config` (KIP-577); and `ssl.*`.
-If any key with the prefix `listeners.https.` or `admin.listeners.https.` is set, those keys replace all unprefixed
-`ssl.*` keys. Keys and certificates are in key stores of Java or in PEM format.
+The keys are the same as in Kafka Connect's `RestServerConfig`: `listeners`, `admin.listeners` (KIP-495),
+`response.http.headers.config` (KIP-577) and `ssl.*`. If `admin.listeners` is not set, all listeners serve the admin
+endpoints. If it is empty, no listener serves them. If any key with the prefix `listeners.https.` or
+`admin.listeners.https.` is set, those keys replace all unprefixed `ssl.*` keys. Keys and certificates are in key stores
+of Java or in PEM format.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class Listener:
 def advertised_listener(listeners: Sequence[str], choice: str | None) -> tuple[str, Listener]:
     """Return the scheme and the listener that other workers use.
 
-    The scheme is `choice` (`rest.advertised.listener`), or http if a listener has it. The listener is the first one
-    with the scheme. If none has it, for example because a proxy terminates TLS, it is the first of all.
+    The scheme is `choice` (the value of `rest.advertised.listener`). If `choice` is None, the scheme is http if there
+    is an http listener. The result contains the first listener with this scheme. If no listener has the scheme, for
+    example because a proxy terminates TLS, the result contains the first listener.
     """
     parsed = [Listener.parse(text) for text in listeners]
     schemes = [listener.scheme for listener in parsed]
@@ -88,7 +90,7 @@ class OriginPatterns:
             ) from None
 
     def match(self, origins: str) -> bool:
-        """Whether one of the origins in an Origin header, which are separated by spaces, is permitted."""
+        """Whether an Origin header contains a permitted origin. `origins` is its value: origins separated by spaces."""
         patterns = self.patterns
         return patterns is None or any(each.fullmatch(origin) for origin in origins.split() for each in patterns)
 
@@ -136,7 +138,7 @@ class HeaderRule:
 
 
 def header_rules(text: str) -> tuple[HeaderRule, ...]:
-    """Parse `response.http.headers.config`; rules that contain a comma are quoted. Raises ValueError."""
+    """Parse `response.http.headers.config`. A rule that contains a comma must be quoted. Raises ValueError."""
     try:
         items = next(csv.reader([text], skipinitialspace=True), [])
     except csv.Error as error:
@@ -169,7 +171,7 @@ class Tls:
     def of(cls, properties: Mapping[str, str], *, admin: bool, is_client: bool = False) -> Tls:
         """Return the `ssl.*` settings of the listeners or admin listeners. Raises ValueError that names the key.
 
-        Only a client (`is_client`) needs no key and certificate.
+        A client (`is_client`) needs neither a key nor a certificate. A server needs both.
         """
         prefix = _LISTENER_PREFIXES[admin]
         if not any(name.startswith(prefix) for name in properties):

@@ -34,9 +34,9 @@ class RestartPolicy:
         )
 
     def delay_ms(self, attempt: int) -> int | None:
-        """Return the delay before restart number `attempt`, from 1; None if there is no such restart.
+        """Return the delay before restart number `attempt` (the first is 1), or None if there is no such restart.
 
-        -1 attempts are unlimited. The delay doubles with each attempt, up to the maximum.
+        If the maximum number of attempts is -1, it is unlimited. The delay doubles with each attempt, up to a maximum.
         """
         if self.attempts_max >= 0 and attempt > self.attempts_max:
             return None
@@ -48,7 +48,7 @@ class RestartPolicy:
         return self.attempts_max != 0
 
     def describe(self, attempt: int, delay_ms: int | None) -> str:
-        """Return what happens after a failure, for the log and the end of its trace; `delay_ms` from `delay_ms`."""
+        """Describe for the log what happens after a failure. `delay_ms` is the result of the method `delay_ms`."""
         if delay_ms is None:
             return (
                 f"all automatic restarts have failed (errors.restart.max.attempts={self.attempts_max}), restart it "

@@ -22,7 +22,7 @@ _SENDS_MAX = 500
 
 
 class SelfReadingSinkErrors:
-    """The error handling of one task; also the task's errant record reporter.
+    """The error handling of one task. This object is also the task's errant record reporter.
 
     `read_records(positions)` reads records again; `from_loop` runs a coroutine on the event loop and waits for it.
     """
@@ -54,7 +54,8 @@ class SelfReadingSinkErrors:
     def report(self, records: Sequence[ErrantRecord]) -> None:
         """Count and log records, write them to the dead letter queue, and wait until they are acknowledged.
 
-        Then raises ToleranceExceeded if errors are not tolerated. Raises ConnectError if the records cannot be written.
+        After that, raises ToleranceExceeded if errors are not tolerated. Raises ConnectError if the records cannot be
+        written.
         """
         failures = {Position(each.topic, each.partition, each.offset): self._failure(each) for each in records}
         self._report(failures)

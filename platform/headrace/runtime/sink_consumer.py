@@ -52,7 +52,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """Partitions are revoked; if they are lost, the group rejects commits of their offsets."""
+    """Partitions are revoked. If they are lost, the group rejects commits of their offsets."""
 
     partitions: Sequence[TopicPartition]
     is_lost: bool = False
@@ -71,7 +71,7 @@ SendEvent = Callable[[ConsumerEvent, Callable[[], None] | None], None]
 
 
 class WaitingPolls:
-    """The polls whose records wait for the task: limits their number and their size."""
+    """Limits the number and the size of the polls whose records wait to be put."""
 
     def __init__(self) -> None:
         self._sizes: deque[int] = deque()
@@ -95,7 +95,10 @@ class WaitingPolls:
 
 
 class SinkConsumer:
-    """The consumer of one sink task. `epoch` counts seeks: records fetched before the last seek are outdated."""
+    """The consumer of one sink task.
+
+    `epoch` counts seeks. Records that were fetched before the last seek are outdated.
+    """
 
     def __init__(self, send_event: SendEvent, config: ClientConfig, connector: Mapping[str, str], task: int) -> None:
         self.epoch = 0
@@ -119,7 +122,7 @@ class SinkConsumer:
         self._poll_loop = self._loop.create_task(self._poll_forever(self._consumer))
 
     def allow_polls(self, count: int) -> None:
-        """Allow `count` more polls, because the task has put the records of `count` polls; callable from any thread."""
+        """Allow `count` more polls, because the task has put the records of `count` polls. Callable from any thread."""
         self._loop.call_soon_threadsafe(self._waiting.remove, count)
 
     def keep_alive(self) -> None:
@@ -148,7 +151,7 @@ class SinkConsumer:
         self._opened.resume(resume & assigned)
 
     async def stop(self) -> None:
-        """Stop polling; the task's thread then releases its partitions itself."""
+        """Stop polling. After that, the task's thread itself releases the partitions."""
         self._closing = True
         if self._poll_loop is not None:
             self._poll_loop.cancel()
@@ -195,10 +198,10 @@ class SinkConsumer:
             self._send_event(ConsumerFailed(error), None)
 
     async def _wait_until_poll_is_allowed(self, consumer: Consumer) -> None:
-        """Wait until the task has put earlier records; the consumer takes part in rebalances during the wait.
+        """Wait until the task has put earlier records. During the wait, the consumer takes part in rebalances.
 
-        A task whose thread only waits, because it is paused or will retry a put, stays in the group. A task that is
-        in a call for longer than max.poll.interval.ms leaves it, as in Kafka Connect.
+        A task whose thread only waits, because it is paused or will retry a put, stays in the group. If a call of the
+        task takes longer than max.poll.interval.ms, the task leaves the group, as in Kafka Connect.
         """
         while True:
             try:
@@ -211,7 +214,7 @@ class SinkConsumer:
                 await consumer.take_part_in_rebalances()
 
     async def _log_missing_topics(self, cluster: Cluster) -> None:
-        """Log which topics do not exist: a sink with a misspelt topic would otherwise look healthy and idle."""
+        """Log which topics do not exist. Otherwise, a sink with a misspelt topic would seem to be healthy and idle."""
         pattern = self._connector.get("topics.regex")
         names = None if pattern else split_list(self._connector.get("topics"))
         try:
@@ -284,7 +287,10 @@ class SinkConsumer:
         self._loop.call_soon_threadsafe(callback)
 
     async def _remove_static_member(self) -> None:
-        """Remove a static member from its group when it is stopped; after a crash it stays in the group."""
+        """Remove a static member from its group when the task is stopped.
+
+        After a crash, the member stays in the group.
+        """
         group_id, instance_id = self._config.group_id, self._config.group_instance_id
         if instance_id is None or not group_id or self._cluster is None:
             return

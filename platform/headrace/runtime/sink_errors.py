@@ -1,8 +1,8 @@
 """Handles a sink's failed records: log, dead letter queue, errant record reporter (KIP-298, KIP-610).
 
-A DLQ record contains the original bytes of the failed record: those that the platform fetched, as long as the task
-references them, otherwise those that it reads again from the topic. An offset commit waits until the DLQ records of the
-assigned partitions are acknowledged.
+A DLQ record contains the original bytes of the failed record. If the task no longer references the fetched bytes, the
+platform reads the record again from its topic. An offset commit waits until the DLQ records of the assigned partitions
+are acknowledged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _FailedRecord:
 
 
 class SinkErrors:
-    """The error handling of one sink task; also the task's errant record reporter.
+    """The error handling of one sink task. This object is also the task's errant record reporter.
 
     `read_record(topic, partition, offset)` reads a record again from its topic; `run` runs a coroutine on the event
     loop.
@@ -85,7 +85,8 @@ class SinkErrors:
     def report(self, record: SinkRecord, error: Exception) -> Future[None]:
         """Handle a record that the task cannot store.
 
-        Then raises ToleranceExceeded if errors are not tolerated; the task fails even if it catches the exception.
+        After that, raises ToleranceExceeded if errors are not tolerated. The task fails even if it catches the
+        exception.
         """
         try:
             return self.report_failed_put(record, error)
@@ -125,7 +126,7 @@ class SinkErrors:
     # Called by the stages before `put`
 
     def report_failure(self, failure: Failure, part: Any) -> None:
-        """Handle a record that failed in a stage; `send_collected` sends it to the queue."""
+        """Handle a record that failed in a stage. `send_collected` sends the record to the dead letter queue."""
         topic, partition, offset = _identity(part)
         columns = _locate(_raw_columns(part), offset)
         self._count_and_log(failure, topic, partition, offset, columns)
@@ -154,7 +155,7 @@ class SinkErrors:
             raise self._untolerated
 
     def before_untolerated(self, offsets: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
-        """Return `offsets`, limited in each partition to the first failed record that is not tolerated."""
+        """Return `offsets`, limited in each partition to the offset of the first failed record that fails the task."""
         limits = self._untolerated_offsets
         return {partition: min(offset, limits.get(partition, offset)) for partition, offset in (offsets or {}).items()}
 
@@ -173,7 +174,7 @@ class SinkErrors:
                 ) from error
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop waiting for records of revoked partitions; they are still written."""
+        """Stop waiting for DLQ records of revoked partitions. These DLQ records are still written."""
         revoked = set(partitions)
         with self._lock:
             self._reports = [each for each in self._reports if each[0] not in revoked]
@@ -215,7 +216,7 @@ class SinkErrors:
 
 
 def _locate(columns: RecordColumns | None, offset: int) -> RecordColumns | None:
-    """Return the record with that offset from fetched records, None if it is not among them."""
+    """Return the record with that offset from fetched records, or None if they do not contain it."""
     if columns is None or columns.offsets is None:
         return None
     index = bisect.bisect_left(columns.offsets, offset)
@@ -225,7 +226,7 @@ def _locate(columns: RecordColumns | None, offset: int) -> RecordColumns | None:
 
 
 def _raw_columns(part: Any) -> RecordColumns | None:
-    """Return the fetched bytes of a stage's input: a raw part, a partly converted one, or a batch."""
+    """Return the fetched bytes of a stage's input, which is a raw part, a partly converted part, or a batch."""
     if isinstance(part, RawPart):
         return part.columns
     raw = part.raw
@@ -234,7 +235,7 @@ def _raw_columns(part: Any) -> RecordColumns | None:
 
 
 def _identity(part: Any) -> tuple[str, int, int]:
-    """Return topic, partition and offset of a stage's input with one record: a `SinkBatch` or a raw part."""
+    """Return topic, partition and offset of a stage's input, which is a `SinkBatch` or raw part with one record."""
     if hasattr(part, "original_offsets"):
         return part.original_topic, part.original_partition, part.original_offsets[0]
     raw: RawPart = part if isinstance(part, RawPart) else part.raw
@@ -243,7 +244,7 @@ def _identity(part: Any) -> tuple[str, int, int]:
 
 
 def _original_position(record: SinkRecord) -> tuple[str, int, int]:
-    """Return topic, partition and offset from before the transforms; a record that a task creates may lack these."""
+    """Return topic, partition and offset from before the transforms. A record that a task created may lack these."""
     topic = record.original_topic or record.topic or ""
     partition = record.partition if record.original_partition is None else record.original_partition
     offset = record.offset if record.original_offset is None else record.original_offset
@@ -265,7 +266,7 @@ def _done() -> Future[None]:
 
 
 def _without_result(acknowledged: Future[Any]) -> Future[None]:
-    """Return a future that completes with `acknowledged`, without its result."""
+    """Return a future that completes when `acknowledged` completes, but has no result."""
     future: Future[None] = Future()
 
     def complete(done: Future[Any]) -> None:

@@ -32,9 +32,9 @@ class SinkOffsets:
         self.delivered[partition] = next_offset
 
     def mark_committed(self, offsets: Mapping[TopicPartition, int], number: int) -> None:
-        """Record the offsets of the commit with that number, which may be lower than those of earlier commits.
+        """Record the offsets of the commit with that number. They may be lower than the offsets of earlier commits.
 
-        Results of commits that are older than the newest one, and partitions that are not assigned, are ignored.
+        Commits that are older than the newest known commit are ignored, and so are partitions that are not assigned.
         """
         for partition, offset in offsets.items():
             if partition in self.committed and number >= self._commit_numbers.get(partition, 0):

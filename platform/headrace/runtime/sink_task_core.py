@@ -56,7 +56,7 @@ class FetchedChunk(Protocol):
     @property
     def next_offset(self) -> int: ...
     def next_batch(self, records_max: int | None = None) -> Any:
-        """Return the next records as `Fetched`, None at the end."""
+        """Return the next records as `Fetched`, or None at the end."""
 
 
 # Effects
@@ -85,7 +85,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Call `opened`: the task's `open` has returned."""
+    """Call `opened`, because the task's `open` has returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Call `closed`: the task's `close` has returned."""
+    """Call `closed`, because the task's `close` has returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,9 @@ class PreCommit:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit offsets of the group, then call `commit_succeeded` with the commit's number; if `is_final`, wait for it.
+    """Commit offsets of the group, then call `commit_succeeded` with the commit's number.
+
+    If `is_final`, wait for the commit.
 
     Later commits have greater numbers.
     """
@@ -122,14 +124,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Call `release` with revoked partitions: the last commit of their offsets has ended."""
+    """Call `release` with revoked partitions, because the last commit of their offsets has ended."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Set the positions of the consumer; drop what it fetched before."""
+    """Set the positions of the consumer, and discard the records that it has already fetched."""
 
     positions: dict[TopicPartition, int]
 
@@ -160,7 +162,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Call `reported`: all failed records of the put were reported."""
+    """Call `reported`, because all failed records of the put were reported."""
 
 
 Effect = (
@@ -186,7 +188,7 @@ Effect = (
 
 @dataclass(slots=True)
 class _Delivery:
-    """Records of one `put`: `offsets` are the consumer's offsets after them, by partition."""
+    """The records of one `put`. `offsets` are the consumer's offsets after these records, by partition."""
 
     records: SinkRecords
     offsets: dict[TopicPartition, int]
@@ -257,7 +259,7 @@ class SinkTaskCore:
         return [*([self._set_paused()] if has_pauses else []), *self._seek_requested()]
 
     def on_revoked(self, partitions: Iterable[TopicPartition], *, is_lost: bool = False) -> list[Effect]:
-        """Partitions were revoked; if they are lost, another member may own them, so nothing is committed."""
+        """Partitions were revoked. If they are lost, another member may own them, so no offsets are committed."""
         revoked = set(partitions) & self.assignment
         if not revoked:
             return []
@@ -275,7 +277,7 @@ class SinkTaskCore:
         return [Close(sorted(partitions)), Closed()]
 
     def closed(self) -> list[Effect]:
-        """`close` returned: the remaining partitions continue."""
+        """`close` returned. Processing of the remaining partitions continues."""
         rewinds, self._rewinds_after_release = self._rewinds_after_release, False
         if not self.assignment:
             return self._allow_polls()
@@ -286,7 +288,7 @@ class SinkTaskCore:
         return [self._set_paused(), *self._seek_requested(), *self._allow_polls()]
 
     def on_fetched(self, chunks: Sequence[FetchedChunk], *, is_current: bool = True) -> list[Effect]:
-        """A poll returned; chunks that the consumer fetched before the last `Seek` are not current."""
+        """A poll returned. Chunks that the consumer fetched before the last `Seek` are not current."""
         if self._is_stopped:
             return []
         self._polls += 1
@@ -324,7 +326,7 @@ class SinkTaskCore:
     # Results of effects
 
     def converted(self, records: SinkRecords, *, now_ms: int) -> list[Effect]:
-        """The records of `Convert` are ready to be put; there may be fewer of them, or none."""
+        """The records of `Convert` are converted and can be put. Some or all of them may have been dropped."""
         delivery = self._delivery
         if delivery is None:
             return []
@@ -367,9 +369,10 @@ class SinkTaskCore:
         return effects if is_final else [*effects, *self._seek_requested()]
 
     def pre_commit_failed(self, *, is_final: bool) -> list[Effect]:
-        """`pre_commit` raised an exception: all records after the committed offsets are put again.
+        """`pre_commit` raised an exception, so all records after the committed offsets are put again.
 
-        In a revocation, this happens after the release, for the partitions that remain.
+        During a revocation, the records of the remaining partitions are put again after the revoked partitions were
+        released.
         """
         self._requested_offsets.clear()
         if is_final:
@@ -378,14 +381,14 @@ class SinkTaskCore:
         return self._seek(self._offsets.rewind())
 
     def commit_succeeded(self, offsets: Mapping[TopicPartition, int], number: int) -> list[Effect]:
-        """The commit with that number succeeded; its partitions may have been revoked since."""
+        """The commit with that number succeeded. Its partitions may have been revoked meanwhile."""
         self._offsets.mark_committed(offsets, number)
         return []
 
     # Time
 
     def next_step(self, now_ms: int) -> list[Effect]:
-        """Return what to do when there is no event: put records, or wait."""
+        """Return the next effect when there is no event: put records, or wait."""
         if self._is_stopped or self._is_paused:
             return [Wait(None)]
         delivery = self._delivery
@@ -425,7 +428,7 @@ class SinkTaskCore:
         return fetched
 
     def _skip_to(self, fetched: list[Any], chunk: FetchedChunk) -> None:
-        """Advance past control batches at the end of a chunk, unless records before them are still to be put."""
+        """Advance past control batches at the end of a chunk, unless records before them have not been put yet."""
         partition = _partition(chunk)
         if all((each.topic, each.partition) != partition for each in fetched):
             self._deliver({partition: chunk.next_offset})
@@ -462,7 +465,10 @@ class SinkTaskCore:
         return [*reports, Reported()]
 
     def reported(self, *, now_ms: int) -> list[Effect]:
-        """All failed records of the put were reported: the others count as put, except those to put again."""
+        """All failed records of the put were reported.
+
+        All other records count as stored, except those that are put again.
+        """
         delivery = self._delivery
         if delivery is None:
             return []
@@ -508,7 +514,7 @@ class SinkTaskCore:
         return self._seek(requested) if requested else []
 
     def _seek(self, positions: Mapping[TopicPartition, int]) -> list[Effect]:
-        """Continue at these offsets; other partitions continue after the records that were put."""
+        """Continue at these offsets. All other partitions continue after the records that were put."""
         self._chunks.clear()
         self._delivery = None
         self._deliver(positions)
@@ -528,7 +534,7 @@ def _partition(records: Any) -> TopicPartition:
 
 
 def _offsets_before(records: SinkRecords, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return `offsets`, limited to the first of `records` in each partition, because these are still to be put."""
+    """Return `offsets`, limited in each partition to its first record in `records`, which have not been put yet."""
     limits: dict[TopicPartition, int] = {}
     for batch in records.batches:
         limits.setdefault((batch.original_topic, batch.original_partition), batch.original_offsets[0])

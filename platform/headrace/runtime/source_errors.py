@@ -1,4 +1,4 @@
-"""Handles a source's failed records: log, and, with errors.tolerance=all, dead letter queue if one is configured.
+"""Handles a source's failed records: logs them, and, with errors.tolerance=all, sends them to a dead letter queue.
 
 Kafka Connect has a dead letter queue only for sinks. A source's DLQ record contains, as JSON, the record before the
 stage in which it failed, with its source partition and source offset. Source offsets are committed only after the DLQ
@@ -49,14 +49,17 @@ class SourceErrors:
         self._sends: list[Future[None]] = []
 
     def report_failure(self, failure: Failure, part: SourceBatch) -> None:
-        """Handle a record that a transform or a converter rejected; called in the task's thread."""
+        """Handle a record that a transform or a converter rejected. Called in the task's thread."""
         self._log.add(failure, describe(part), part.values[0])
         if self.queue is not None:
             record = _as_json(part)
             self._send(failure, part.topic or "", part.source_partition, _offset_of(part), record)
 
     def report_unwritten(self, topic: str, columns: RecordColumns, part: SourceBatch, error: Exception) -> None:
-        """Send a converted record that could not be written to its topic to the queue; called on the event loop."""
+        """Send a converted record to the dead letter queue, because it could not be written.
+
+        Called on the event loop.
+        """
         failure = Failure(Stage.KAFKA_PRODUCE, _PRODUCER_CLASS, error, 1)
         key = None if columns.keys is None else columns.keys[0]
         record = {"topic": topic, "key": _bytes_as_json(key), "value": _bytes_as_json(columns.whole_values()[0])}
@@ -78,7 +81,10 @@ class SourceErrors:
             self._sends = [send for send in self._sends if send not in sends]
 
     def raise_failed(self) -> None:
-        """Raise ConnectError if a DLQ record could not be written: the task fails, and reads the record again."""
+        """Raise ConnectError if a DLQ record could not be written.
+
+        The task then fails, and later reads the record again.
+        """
         with self._lock:
             failed = next((send for send in self._sends if send.done() and send.exception() is not None), None)
         if failed is not None and self.queue is not None:
@@ -112,7 +118,7 @@ class SourceErrors:
 
 
 def _as_json(part: SourceBatch) -> dict[str, Any]:
-    """Return the fields of a record; keys, values and headers as JSON without schemas, or as text if that fails."""
+    """Return the fields of a record. Keys, values and headers become JSON without schemas, or text if that fails."""
     (record,) = part.to_records()
     headers = [{"key": each.key, "value": _value(each.schema, each.value)} for each in record.headers]
     return {

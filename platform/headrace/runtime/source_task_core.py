@@ -2,8 +2,8 @@
 
 The owner calls a method for each event, and carries out the returned effects in order. Two threads make these calls,
 with a lock around each call. The task's thread runs plug-in code: it carries out the effects of `next_step` and reports
-their results. The event loop reports acknowledgements, commits, and the calls of the user, also while `poll` blocks;
-after each of these events, the owner ends the wait of the task's thread.
+their results. The event loop reports acknowledgements, commits, and the user's requests, even while `poll` blocks.
+After each of these events, the owner ends the wait of the task's thread.
 
 Guarantees:
 - An offset is committed only after all records up to it are acknowledged, or were dropped by a transform or an error.
@@ -41,7 +41,8 @@ RETRY_BACKOFF_MS = 100
 class PolledBatch:
     """A batch that the task polled, until its records are acknowledged.
 
-    `batch` is None after the conversion, unless `commit_record` needs the records: they would use memory until then.
+    After the conversion, `batch` is None unless `commit_record` needs the records. This frees the memory of the
+    records.
     """
 
     __slots__ = ("batch", "results", "submission")
@@ -54,7 +55,7 @@ class PolledBatch:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecords:
-    """Converted records for one topic; partition None = the producer selects it.
+    """Converted records for one topic. If `partition` is None, the producer selects the partition.
 
     `index` is the position of the record in its polled batch. It is None if the task does not override
     `commit_record`, because nothing else needs the position.
@@ -85,7 +86,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class PrepareTopic:
-    """Create the topic if necessary and get its metadata; call `topic_ready` or `topic_failed` later."""
+    """Create the topic if necessary and fetch its metadata. Call `topic_ready` or `topic_failed` later."""
 
     topic: str
 
@@ -98,7 +99,7 @@ class Send:
     records: OutgoingRecords
 
     def without_columns(self) -> Send:
-        """Return what `acknowledged` needs, without the converted records, which the producer has."""
+        """Return a copy for `acknowledged` without the converted records, which the producer has."""
         return Send(self.polled, replace(self.records, columns=None))
 
 
@@ -210,7 +211,10 @@ class SourceTaskCore:
         return []
 
     def on_confirmed(self, is_confirmed: bool) -> list[Effect]:
-        """The worker has confirmed that it may run the task, or could not confirm it: then the task does not poll."""
+        """The worker has confirmed that it may run the task, or could not confirm this.
+
+        Without confirmation, the task does not poll.
+        """
         self._is_confirmed = is_confirmed
         return []
 
@@ -232,7 +236,10 @@ class SourceTaskCore:
         return []
 
     def topic_failed(self, topic: str, error: Exception) -> list[Effect]:
-        """Records cannot be sent to that topic; a ConnectError fails the task, whatever errors.tolerance is."""
+        """Records cannot be sent to that topic.
+
+        A ConnectError fails the task, whatever the value of errors.tolerance is.
+        """
         self._requested_topic = None
         if isinstance(error, ConnectError):
             self._error = self._error or error
@@ -241,7 +248,7 @@ class SourceTaskCore:
         return []
 
     def topic_unknown(self, send: Send) -> list[Effect]:
-        """The producer no longer knows the topic of these records, which it has not sent: prepare the topic again."""
+        """The producer has not sent these records, because it no longer knows their topic. Prepare the topic again."""
         self._topics.discard(send.records.topic)
         self._outgoing.appendleft(send)
         return []
@@ -265,7 +272,7 @@ class SourceTaskCore:
     # Results of effects
 
     def polled(self, batches: Sequence[SourceBatch]) -> list[Effect]:
-        """`poll` returned these batches. One without records commits its offset."""
+        """`poll` returned these batches. If a batch has no records, its offset is committed."""
         self._retry_at_ms = None
         self._polled.extend(batches)
         return []
@@ -279,7 +286,7 @@ class SourceTaskCore:
         return []
 
     def converted(self, polled: PolledBatch, outgoing: Sequence[OutgoingRecords]) -> list[Effect]:
-        """The records of `Convert` are ready to be sent; there may be fewer of them, or none."""
+        """The records of `Convert` are converted and can be sent. Some or all of them may have been dropped."""
         polled.submission.parts = len(outgoing)
         if polled.results is None:
             polled.batch = None
@@ -297,7 +304,7 @@ class SourceTaskCore:
         return []
 
     def commit_failed(self, error: Exception) -> list[Effect]:
-        """Offsets were not stored; they are part of the next commit."""
+        """Offsets were not stored. The next commit contains them again."""
         self._is_committing = False
         log.error(
             "Task %s: failed to commit offsets, retrying at the next commit: %s", self._name, error or repr(error)
@@ -305,7 +312,7 @@ class SourceTaskCore:
         return []
 
     def flushed(self) -> list[Effect]:
-        """The wait for acknowledgements at the end of the task is over: commit what is acknowledged."""
+        """The wait for acknowledgements at the end of the task is over. Commit the acknowledged records' offsets."""
         if self._is_stopped and self._error is not None:
             log.error("Task %s: %s; the records are polled again after a restart", self._name, self._error)
         return [*self._records_to_commit(), *self._commit()]
@@ -337,7 +344,10 @@ class SourceTaskCore:
         return [Poll()]
 
     def _next_send(self) -> list[Effect]:
-        """Send or convert records that were polled; return nothing if there are none, or while a topic is prepared."""
+        """Return the effects that send or convert polled records.
+
+        Return none if there are no records, or while a topic is prepared.
+        """
         while not self._outgoing and self._polled:
             batch = self._polled.popleft()
             if len(batch):

@@ -37,7 +37,7 @@ class ConnectorSpec(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class InstanceId(msgspec.Struct, frozen=True, array_like=True):
-    """The id of one connector instance (task None) or task; each start has a new generation."""
+    """The id of one connector instance (task None) or task. Each start has a new generation."""
 
     connector: str
     task: int | None

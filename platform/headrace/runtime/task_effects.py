@@ -21,6 +21,6 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for an event, at most until that time in ms; None waits without a limit."""
+    """Wait for an event, at most until that time in ms. If it is None, wait without a limit."""
 
     until_ms: int | None

@@ -1,7 +1,7 @@
 """Creates a task's plug-ins from its configuration: the task itself, its converters and its transforms.
 
-Variables of config providers are resolved in this module, in the process that runs the task; their values are masked in
-the log of that process.
+This module resolves variables of config providers. It runs in the task's process, and masks the resolved values in the
+log of that process.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ class Plugins:
         return properties
 
     def make_steps(self) -> list[Step]:
-        """Create the transforms with their predicates. Raises ConfigErrors, also if the worker refuses a transform."""
+        """Create the transforms with their predicates.
+
+        Raises ConfigErrors, for example if the worker refuses a transform.
+        """
         config = self.connector_config
         predicates = find_sections(config, "predicates", "predicate")
         steps = []
@@ -130,9 +133,10 @@ def load_class(path: str) -> Any:
 
 
 def task_class_name(connector: type[Connector[Any]], configured_class: str) -> str:
-    """Return `task.class` for the tasks of a connector class; `configured_class` is the connector.class in use.
+    """Return `task.class` for the tasks of a connector class. `configured_class` is the value of connector.class.
 
-    It is the Java class name unless the user gave a Python path, so that workers of Apache Kafka can run the tasks.
+    `task.class` is the Java class name, so that workers of Apache Kafka can run the tasks. If the user configured a
+    Python path, `task.class` is a Python path.
     """
     if connector.java_task_class and ":" not in configured_class:
         return connector.java_task_class

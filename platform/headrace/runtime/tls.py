@@ -17,7 +17,7 @@ _PEM = b"-----BEGIN"
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """Create a server's context. Raises OSError, ssl.SSLError, ValueError for unusable files and strings."""
+    """Create a server's context. Raises OSError, ssl.SSLError or ValueError for unusable files or PEM strings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _configure(context, tls)
     context.verify_mode = _VERIFY[tls.client_auth]
@@ -101,7 +101,7 @@ def _read(path: str) -> bytes:
 
 
 def _password(tls: Tls) -> str:
-    """Return the key password; "" if none is set, because None would prompt for a password on the terminal."""
+    """Return the key password, or "" if it is not set. With None, OpenSSL would ask for a password on the terminal."""
     return tls.key_password or ""
 
 

@@ -32,8 +32,9 @@ _T = TypeVar("_T")
 class RetryWithToleranceOperator:
     """Runs operations of one stage under an error policy.
 
-    For each failed record, it calls `report(failure, part)`, where `part` contains only this record. `wait_ms` waits
-    before a retry; it returns False, or raises an error, if the task is to stop. Every method raises ToleranceExceeded.
+    For each failed record, the operator calls `report(failure, part)`, where `part` contains only this record.
+    `wait_ms` waits before a retry. If the task is to stop, `wait_ms` returns False or raises an error. Every method
+    raises ToleranceExceeded.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class RetryWithToleranceOperator:
     def run_each(
         self, stage: Stage, class_name: str, operation: Callable[[_T], _R], items: Iterable[_T], part: Part
     ) -> tuple[list[_R], list[int]]:
-        """Call `operation` for each record of `part`, of which `items` are the values, and retry it in place.
+        """Call `operation` for each item in `items`, one per record of `part`. Retry failed calls in place.
 
         Returns the results in order, and the indexes of the records that were skipped.
         """
@@ -77,8 +78,8 @@ class RetryWithToleranceOperator:
     ) -> tuple[_R | None, list[int]]:
         """Call an operation that must not receive a record twice.
 
-        Returns the results of the good records, and the indexes of the records that were skipped. Raises ConnectError
-        if the operation raises anything but RecordErrors with results.
+        Returns the results of all records that were not skipped, and the indexes of the skipped records. Raises
+        ConnectError if the operation raises any exception except RecordErrors with results.
         """
         try:
             return operation(part), []
@@ -101,9 +102,9 @@ class RetryWithToleranceOperator:
     def run(self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P) -> list[_R]:
         """Call an operation that may receive the same records again.
 
-        If it raises RecordErrors, it is called again without the failed records; after any other error the records are
-        split in halves until the failed records are found. Returns the results in order: one, or several if records
-        were skipped.
+        If the operation raises RecordErrors, it is called again without the failed records. After any other error, the
+        records are split in halves until the failed records are found. Returns the results in order. There is one
+        result, or there are several if records were skipped.
         """
         try:
             return [operation(part)]
@@ -127,7 +128,10 @@ class RetryWithToleranceOperator:
         part: _P,
         errors: Mapping[int, Exception],
     ) -> list[_R]:
-        """Call the operation without the failed records; retriable ones are retried at their place in the order."""
+        """Call the operation without the failed records.
+
+        Retry records with retriable errors at their place in the order.
+        """
         if not any(isinstance(error, RetriableError) for error in errors.values()):
             for index, error in errors.items():
                 self._give_up(Failure(stage, class_name, error, 1), part.take([index]))
@@ -146,7 +150,10 @@ class RetryWithToleranceOperator:
     def _retry(
         self, stage: Stage, class_name: str, operation: Callable[[], _R], part: Part, index: int, error: Exception
     ) -> list[_R]:
-        """Repeat an operation on the record at that index of `part`; return its result, or nothing if it is skipped."""
+        """Repeat an operation on the record at that index of `part`.
+
+        Return its result, or an empty list if it is skipped.
+        """
         started_ms, attempts = self._now_ms(), 1
         while isinstance(error, RetriableError):
             delay_ms = self._policy.retry_delay_ms(attempts, self._now_ms() - started_ms, self._rng)
@@ -178,7 +185,7 @@ def without(part: _P, skipped: Sequence[int]) -> _P:
 
 
 def _checked_errors(error: RecordErrors, count: int, class_name: str) -> Mapping[int, Exception]:
-    """Return the errors by index. Raises ConnectError if an index is not that of a record."""
+    """Return the errors by index. Raises ConnectError if no record has the index of an error."""
     for index in error.errors:
         if not (isinstance(index, int) and 0 <= index < count):
             raise ConnectError(

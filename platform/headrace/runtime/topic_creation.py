@@ -13,7 +13,7 @@ _OWN_KEYS = frozenset({"include", "exclude", "partitions", "replication.factor"}
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 selects the broker's default."""
+    """A topic to create. The number -1 selects the broker's default."""
 
     name: str
     partitions: int
@@ -43,8 +43,8 @@ class TopicCreation:
     def from_config(cls, config: Mapping[str, str], *, enabled: bool) -> TopicCreation | None:
         """Read the keys of a connector's configuration. Raises ValueError that names the invalid key.
 
-        Return None if the connector sets no such key, or if the worker disables topic creation: the broker then creates
-        topics automatically.
+        Return None if the connector sets no such key, or if the worker disables topic creation. In these cases, the
+        broker creates topics automatically.
         """
         if not enabled or not any(key.startswith(_PREFIX) for key in config):
             return None

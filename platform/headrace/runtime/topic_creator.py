@@ -27,7 +27,7 @@ class TopicCreator:
 
     @classmethod
     def from_plugins(cls, plugins: Plugins) -> TopicCreator | None:
-        """Return a TopicCreator; None if the broker creates topics."""
+        """Return a TopicCreator, or None if the broker creates topics automatically."""
         enabled = worker_value(plugins.worker, "topic.creation.enable")
         creation = TopicCreation.from_config(plugins.connector_config, enabled=enabled)
         if creation is None:

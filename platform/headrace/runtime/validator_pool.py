@@ -41,7 +41,7 @@ class ValidatorPool:
         self._timer: asyncio.TimerHandle | None = None
 
     async def request(self, message: messages.Request[R]) -> R:
-        """Send a request to a process that serves no other request at the time. Raises RemoteError, CallTimeout."""
+        """Send a request to a process that has no other request at the same time. Raises RemoteError, CallTimeout."""
         async with self._limit_of(_class_of(message)), self._limit:
             host = await self._acquire()
             try:

@@ -1,12 +1,12 @@
-"""Runs tasks in the fork server before it forks, so that its children share the memory that running tasks changes.
+"""Runs tasks in the fork server before it forks, so that its children share the memory that a running task changes.
 
-Python changes memory when it runs code: it specializes the bytecode of a function that is called again, and fills the
-caches of attribute lookups, which changes the reference counts of attribute names. A child that makes these changes
-itself has its own copy of each page that it changes. `steps` makes them in the fork server: each step runs a source
-task and a sink task, from the start through one record to the stop, in the same way as `headrace.runtime.host` runs
-them for the worker. The tasks use a broker that exists only for the step (`warm_up_broker`).
+Python changes memory when it runs code. It specializes the bytecode of a function that is called again, and it fills
+the caches of attribute lookups, which changes the reference counts of attribute names. A child that makes these changes
+itself has its own copy of each page that it changes. `steps` makes these changes in the fork server. Each step starts a
+source task and a sink task, lets each task process one record, and stops the tasks, in the same way as
+`headrace.runtime.host` does for the worker. The tasks use a broker that exists only for the step (`warm_up_broker`).
 
-After each step its event loop is closed and all its threads have ended: the fork server can fork.
+After each step, the step's event loop is closed and all its threads have ended, so the fork server can fork.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def _spec(kind: str, number: int, worker: Mapping[str, str]) -> TaskSpec:
 
 
 def steps(number: int = STEPS) -> Iterator[None]:
-    """Run a step in each iteration: the first half of the steps with strings, the others with JSON.
+    """Run a step in each iteration. The first half of the steps converts strings, and the second half converts JSON.
 
-    Raises WarmUpError if a task fails, OSError if no loopback port is available, and TimeoutError. After an error,
-    the caller replaces this process: threads may still run, and logging is disabled.
+    Raises WarmUpError if a task fails, OSError if no loopback port is available, and TimeoutError. After an error, the
+    caller replaces this process, because threads may still be running and logging is disabled.
     """
     sys._clear_type_cache()  # it contains names that were needed only for imports
     for step in range(number):
@@ -152,7 +152,7 @@ def _run_step(step: int, converter: str) -> None:
 
 
 def _count_threads() -> int:
-    """Return the number of threads; on Linux also of those that Python has ended and the system has not removed yet."""
+    """Return the number of threads. On Linux, it includes threads that have ended, but still exist in the kernel."""
     try:
         return len(os.listdir("/proc/self/task"))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """A broker with one topic and one record, for the tasks that the fork server runs before it forks.
 
-It answers the requests of one producer or consumer at a time with responses without errors, and stores nothing except
-the records of the last Produce request.
+The broker serves one producer or consumer at a time. Its responses contain no errors. It stores only the records of the
+last Produce request.
 """
 
 from __future__ import annotations
@@ -230,7 +230,10 @@ def _offset_commit_response(request: offset_commit.OffsetCommitRequest) -> Respo
 
 
 class _Connection(asyncio.Protocol):
-    """Splits the received bytes into requests and responds to each of them at once; empty fetches wait a moment."""
+    """Splits the received bytes into requests, and responds to each request immediately.
+
+    Empty fetches wait a moment.
+    """
 
     def __init__(self, broker: WarmUpBroker) -> None:
         self._broker = broker

@@ -1,7 +1,7 @@
 """The worker: runs connector instances and tasks in child processes, and handles the messages of these processes.
 
-The worker never calls plug-in code. Its event loop continues whatever a child process does (hang, crash, send invalid
-data): every request to a child has a timeout, and a child that exceeds it is killed and reported.
+The worker never calls plug-in code. Its event loop continues even if a child process hangs, crashes or sends invalid
+data. Every request to a child has a timeout. A child that exceeds the timeout is killed and reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HostKey: TypeAlias = tuple[str, str]
 
 
 class CallTimeout(Exception):
-    """A call into a child process timed out; the process was killed."""
+    """A call into a child process timed out, and the process was killed."""
 
 
 class Events(Protocol):
@@ -53,7 +53,7 @@ class Events(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Instance:
-    """One running connector or task; `plugin` is the class of a connector."""
+    """One running connector or task. For a connector, `plugin` is its class."""
 
     id: InstanceId
     plugin: str = ""
@@ -177,7 +177,7 @@ class Worker:
         return host.died_with_fork_server or self._may_be_innocent(instance)
 
     async def _call(self, instance: _Instance, host: HostProcess, message: messages.Request[R]) -> R:
-        """Send a request of an instance; if its process hangs or ends, the instance is suspected."""
+        """Send a request of an instance. If the process of the instance hangs or ends, suspect the instance."""
         instance.calls += 1
         try:
             return await self._request(host, message, instance)
@@ -188,9 +188,9 @@ class Worker:
             instance.calls -= 1
 
     async def _suspect_after_timeout(self, instance: _Instance, host: HostProcess) -> None:
-        """Suspect an instance that did not respond, or all connectors of its process if that does not respond either.
+        """Suspect an instance that did not respond, or all connectors of its process if the process does not respond.
 
-        A thread of any connector may hold the interpreter lock.
+        If the process does not respond, a thread of any of its connectors may hold the interpreter lock.
         """
         host.suspects = [instance.id.connector]
         if instance.id.task is None and self._is_shared(host) and not await self._responds(host):
@@ -199,7 +199,7 @@ class Worker:
         self._suspects.update(host.suspects)
 
     async def _responds(self, host: HostProcess) -> bool:
-        """Whether the event loop of a process runs."""
+        """Whether the event loop of a process is running and responds."""
         try:
             await asyncio.wait_for(host.channel.request(messages.Ping()), PING_TIMEOUT_S)
         except (TimeoutError, RemoteError, ChannelClosed):
@@ -207,7 +207,10 @@ class Worker:
         return True
 
     def _find_suspects(self, host: HostProcess) -> None:
-        """Suspect the connectors with a request in progress when their process ended; without any, suspect them all."""
+        """Suspect the connectors with a request in progress when their process ended.
+
+        If there are none, suspect all.
+        """
         if host.suspects or host.died_with_fork_server:
             return
         found = [each for each in self._instances.values() if each.host is host and each.id.task is None]
@@ -228,7 +231,10 @@ class Worker:
     # Calls of plug-ins without an instance, in processes that run nothing else
 
     async def validate(self, config: Mapping[str, str | None], plugin: str | None = None) -> dict[str, Any]:
-        """Validate a connector configuration; return the REST API's format. Raises RemoteError, CallTimeout."""
+        """Validate a connector configuration.
+
+        Return the result in the REST API's format. Raises RemoteError, CallTimeout.
+        """
         await self._import_shared_modules({key: value for key, value in config.items() if value is not None})
         return await self._validators.request(messages.Validate(dict(config), self.config.properties, plugin))
 
@@ -271,7 +277,7 @@ class Worker:
         return await self._validators.request(messages.DescribePlugin(self.config.properties, plugin))
 
     async def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
-        """Set a log level in every child process, including later ones."""
+        """Set a log level in every child process, including child processes that start later."""
         self._log_levels[logger] = message = messages.SetLogLevel(logger, level, now_ms)
         hosts = {id(i.host): i.host for i in self._instances.values() if i.host is not None}
         for host in hosts.values():
@@ -289,7 +295,7 @@ class Worker:
         return await asyncio.shield(spawning)
 
     def _host_key(self, instance: _Instance) -> _HostKey | None:
-        """Return the key of the instance's shared host; None if no other instance may use its host."""
+        """Return the key of the host that the instance shares, or None if no other instance may use its host."""
         id_ = instance.id
         if self._isolation == "thread":
             return "threads", ""
@@ -317,7 +323,10 @@ class Worker:
                 self._report_end(instance, host, status)
 
     def _report_end(self, instance: _Instance, host: HostProcess, status: int) -> None:
-        """Report the unexpected end of an instance: it failed, or starts again if it is not at fault."""
+        """Report the unexpected end of an instance.
+
+        The instance has failed, or it is started again if it is not at fault.
+        """
         id_, reason = instance.id, _describe_status(status)
         if host.died_with_fork_server:
             if instance.is_started:  # otherwise, `_start` repeats the start
@@ -340,7 +349,7 @@ class Worker:
         self._events.state_changed(id_, "FAILED", trace)
 
     async def _request(self, host: HostProcess, message: messages.Request[R], instance: _Instance | None = None) -> R:
-        """Send a request to a process; `instance` is the one that it concerns, if any.
+        """Send a request to a process. `instance` is the instance that the request concerns, if any.
 
         Raises RemoteError, CallTimeout, ChannelClosed.
         """
@@ -393,7 +402,7 @@ class Worker:
         await self._discard(instance)
 
     async def _wait_until_ended(self, instance: _Instance, host: HostProcess, deadline: float) -> None:
-        """Wait until an instance ends that another call is stopping, or whose process exits after a failure."""
+        """Wait until an instance has ended. Another call is stopping it, or its process exits after a failure."""
         try:
             await asyncio.wait_for(instance.ended.wait(), max(0.0, deadline - time.monotonic()))
         except TimeoutError:
@@ -442,7 +451,7 @@ class Worker:
         self._instances.pop(instance.id, None)
 
     async def _handle(self, message: messages.HostMessage) -> Any:
-        """Handle a message of a host; messages of abandoned instances are ignored, their requests fail."""
+        """Handle a message of a host. Notifications of abandoned instances are ignored, and their requests fail."""
         instance = self._instances.get(message.instance)
         if instance is None:
             if isinstance(message, messages.Request):

@@ -18,7 +18,7 @@ CLIENT_PREFIXES = ("producer.", "consumer.", "admin.")
 
 @dataclass(frozen=True, slots=True)
 class WorkerCheck:
-    """The result of a check; `config` is None if there are errors."""
+    """The result of a check. `config` is None if there are errors."""
 
     config: WorkerConfig | None
     errors: tuple[str, ...]
@@ -66,7 +66,7 @@ def host_problems(servers: str) -> tuple[list[ConfigError], list[str]]:
 
 
 def client_errors(properties: Mapping[str, str]) -> list[ConfigError]:
-    """Return the errors in the client settings: the keys with a client's prefix, and those of the worker's clients."""
+    """Return the errors in client settings: in the keys with a client's prefix and in those of the worker's clients."""
     has_prefix = any(key.startswith(CLIENT_PREFIXES) for key in properties)
     if not has_prefix and not is_distributed(properties):
         return []  # saves importing the client

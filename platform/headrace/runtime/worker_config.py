@@ -1,7 +1,8 @@
 """The worker's configuration: Kafka Connect's keys, defaults and validation.
 
 All errors are reported together. Each unknown key causes a warning with the most similar known key. The brokers may
-have topic configs that are not known here, so a config of an internal topic causes a warning only if it is misspelt.
+support topic configs that are not known here. A config of an internal topic therefore causes a warning only if it seems
+to be misspelt.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _IGNORED = {
 
 
 class WorkerConfigErrors(ConfigErrors):
-    """All errors of a worker's configuration, with the warnings; a misspelt key often explains an error."""
+    """All errors of a worker's configuration, with the warnings, because a misspelt key often explains an error."""
 
     def __init__(self, errors: Sequence[ConfigError], warnings: Sequence[str]) -> None:
         super().__init__(errors)
@@ -123,7 +124,7 @@ class WorkerConfig:
 
 
 def is_distributed(properties: Mapping[str, str]) -> bool:
-    """Whether the properties are those of a distributed worker, going by the keys that only such a worker has."""
+    """Whether the properties contain a key that only a distributed worker has."""
     return "group.id" in properties or any(key in properties for key in _INTERNAL_TOPICS)
 
 
@@ -193,7 +194,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def _topic_errors(values: Mapping[str, Any]) -> list[ConfigError]:
-    """Check that the internal topics are different ones, with names that brokers accept."""
+    """Check that the internal topics have different names, and that brokers accept these names."""
     keys = _INTERNAL_TOPICS
     errors: list[ConfigError] = []
     for number, key in enumerate(keys):

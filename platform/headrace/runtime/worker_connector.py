@@ -1,7 +1,7 @@
 """A connector instance in its host process, and the validation of connector configurations.
 
-All calls of one instance run in one thread, in order. A call that hangs blocks only that thread; the worker waits with
-a timeout and then replaces the whole process.
+All calls of one instance run in one thread, in order. A call that hangs blocks only that thread. The worker waits with
+a timeout, and then replaces the whole process.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class WorkerConnector:
         )
 
     def _completed(self, config: Mapping[str, str]) -> dict[str, str]:
-        """Return a task's configuration with the platform's keys; resolved values become variables again."""
+        """Return a task's configuration with the platform's keys added and resolved values replaced with variables."""
         completed = self._variables.restore({key: str(value) for key, value in config.items() if value is not None})
         completed["task.class"] = task_class_name(type(self._connector), self.spec.config["connector.class"])
         if isinstance(self._connector, SinkConnector):
@@ -138,7 +138,7 @@ class WorkerConnector:
     def request_reconfiguration(self) -> None:
         """Let the worker call `task_configs` again; callable from any thread.
 
-        While the response to an earlier request is pending, any number of calls cause one request.
+        All calls during a pending request together cause only one further request.
         """
         if not self._is_requested:
             self._is_requested = True
@@ -187,9 +187,9 @@ class _Context:
 
 
 def _returnable(function: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function that runs plug-in code; raise only exceptions that an asyncio future can return.
+    """Call a function that runs plug-in code. Raise only exceptions that an asyncio future can store.
 
-    A future cannot return StopIteration, and would return CancelledError as its own cancellation.
+    A future cannot store StopIteration, and it would handle CancelledError as its own cancellation.
     """
     try:
         return function(*arguments)
@@ -207,12 +207,12 @@ async def _in_thread(function: Callable[..., _T], *arguments: Any) -> _T:
 
 
 def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
-    """Return the configuration with variables resolved; their values are masked in this process's log from now on."""
+    """Return the configuration with variables resolved. From now on, their values are masked in this process's log."""
     return resolved_with_ttl(config, worker)[0]
 
 
 def resolved_with_ttl(config: Mapping[str, str], worker: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
-    """Return the configuration as `resolved` does, and the time after which a value expires, in ms, or None."""
+    """Return the configuration as `resolved` does, and the time in ms until a value expires, or None."""
     use_plugin_path(worker)
     with ConfigResolver.from_worker(worker) as resolver:
         values = resolver.resolve(config)
@@ -222,7 +222,7 @@ def resolved_with_ttl(config: Mapping[str, str], worker: Mapping[str, str]) -> t
 
 
 async def validate(config: dict[str, str | None], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:
-    """Validate a configuration in a separate thread; return the REST API's format plus `type` and `warnings`."""
+    """Validate a configuration in a separate thread. Return what `validate_config` returns."""
     return await _in_thread(validate_config, config, worker, plugin)
 
 
@@ -298,7 +298,7 @@ def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[st
 
 
 def validate_config(config: Mapping[str, str | None], worker: Mapping[str, str], plugin: str | None) -> dict[str, Any]:
-    """Validate a configuration; return the REST API's format plus `type` and `warnings`. Raises ConnectError."""
+    """Validate a configuration. Return the REST API's format with `type` and `warnings` added. Raises ConnectError."""
     from headrace.plugins.validation import validate_connector
     from headrace.runtime.client_overrides import override_problems
 

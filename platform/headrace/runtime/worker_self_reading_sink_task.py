@@ -75,7 +75,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
             self.task.stop()
 
     def set_paused(self, paused: bool) -> None:
-        """Pause or resume the task; called from the event loop."""
+        """Pause or resume the task. Called from the event loop."""
         if paused is self.paused:
             return
         super().set_paused(paused)
@@ -84,7 +84,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         self.report_running()
 
     def report(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Report that all records before these offsets are durable; called from any of the task's threads."""
+        """Report that all records before these offsets are durable. Any thread of the task may call this method."""
         with self._lock:
             for (topic, partition), offset in offsets.items():
                 self.counters.records += max(0, offset - self._known(topic, partition, offset))

@@ -1,8 +1,9 @@
-"""Runs a sink task: consume, convert, transform, put; offsets are committed as the task's `pre_commit` returns them.
+"""Runs a sink task: consume, convert, transform, put. The offsets that the task's `pre_commit` returns are committed.
 
-`SinkTaskCore` decides, and this module carries out its effects in the task's thread. The consumer runs on the event
-loop and fetches bytes. Events of the consumer, of the worker and of timers reach the task's thread through one queue.
-The thread converts, transforms and puts some thousand records at a time, and handles the queue in between.
+`SinkTaskCore` makes the decisions, and this module carries out its effects in the task's thread. The consumer runs on
+the event loop and fetches bytes. Events of the consumer, of the worker and of timers reach the task's thread through
+one queue. The thread converts, transforms and puts a few thousand records at a time. In between, it handles the events
+in the queue.
 """
 
 from __future__ import annotations
@@ -253,12 +254,15 @@ class WorkerSinkTask(WorkerTask):
     # Any thread
 
     def wake(self) -> None:
-        """Pass the current pause state to the task's thread; this also ends its wait when the task is to stop."""
+        """Pass the current pause state to the task's thread.
+
+        If the task is to stop, this also ends the thread's wait.
+        """
         is_paused = self.paused
         self._queue(lambda: self.core.on_pause() if is_paused else self.core.on_resume())
 
     def request_commit(self) -> None:
-        """Commit as soon as the thread is free, once for all requests until the commit has been sent."""
+        """Commit as soon as the thread is free. There is one commit for all requests before the commit is sent."""
         if not self._is_commit_requested:
             self._is_commit_requested = True
             self._queue(self.core.on_commit_due, self._clear_commit_request)
@@ -318,7 +322,7 @@ class _Context(TaskContext):
 
     @property
     def errant_record_reporter(self) -> SinkErrors | None:
-        """The reporter for errant records; None if neither a DLQ nor error logging is configured."""
+        """The reporter for errant records, or None if neither a DLQ nor error logging is configured."""
         return self._worker_task.errors.reporter()
 
     def pause(self, *partitions: TopicPartition) -> None:

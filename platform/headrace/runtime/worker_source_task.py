@@ -1,8 +1,8 @@
-"""Runs a source task: poll, transform, convert, send; source offsets are committed after acknowledgements.
+"""Runs a source task: poll, transform, convert, send. Source offsets are committed after acknowledgements.
 
-`SourceTaskCore` decides, and this module carries out its effects. The task's thread runs plug-in code, including
-transforms and converters. The producer runs on the event loop, which handles acknowledgements and commits offsets even
-while `poll` blocks. A crash may duplicate records but never loses any.
+`SourceTaskCore` makes the decisions, and this module carries out its effects. The task's thread runs plug-in code,
+including transforms and converters. The producer runs on the event loop, which handles acknowledgements and commits
+offsets even while `poll` blocks. A crash may duplicate records but never loses any.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class WorkerSourceTask(WorkerTask):
             raise tolerance_exceeded(failure, core.describe(part)) from error
 
     def _step(self) -> bool:
-        """Carry out `SourceTaskCore.next_step`; return whether the task has stopped."""
+        """Carry out the effects of `SourceTaskCore.next_step`. Return whether the task has stopped."""
         producer = self._producer
         assert producer is not None
         self._errors.raise_failed()
@@ -223,7 +223,7 @@ class WorkerSourceTask(WorkerTask):
     # The event loop
 
     def wake(self) -> None:
-        """Report the user's calls to `SourceTaskCore`."""
+        """Report the user's requests (stop, pause, resume) to `SourceTaskCore`."""
         if self.stopping.is_set():
             self._report_event(self.core.on_stop)
         self._report_event(self.core.on_pause if self.paused else self.core.on_resume)

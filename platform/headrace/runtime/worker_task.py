@@ -1,8 +1,8 @@
 """The base class of all tasks: it has the task's thread, state and counters, and exchanges messages with the worker.
 
-The thread sets up the task, reports RUNNING (or PAUSED), works, and at its end reports STOPPED, or FAILED with the
-stack trace. `stop` requests this end and waits for it. The event loop serves clients and the channel. Only the thread
-runs plug-in code, except `wake_up`, which interrupts waits.
+The thread sets up the task, reports RUNNING (or PAUSED), and works. At its end, it reports STOPPED, or FAILED with the
+stack trace. `stop` requests the end of the thread and waits for it. The event loop serves clients and the channel. Only
+the thread runs plug-in code. The only exception is `wake_up`, which interrupts waits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROGRESS_INTERVAL_S = 10.0
 
 
 class TaskContext:
-    """The part of the platform's interface that all kinds of tasks share; used from the task's thread."""
+    """The part of the platform's interface that all kinds of tasks share. The task's thread uses it."""
 
     def __init__(self, worker_task: WorkerTask) -> None:
         self.connector_name = worker_task.spec.connector
@@ -47,7 +47,7 @@ class TaskContext:
         self._stopping = worker_task.stopping
 
     def wait(self, seconds: float) -> bool:
-        """Wait; return False as soon as the task is to stop."""
+        """Wait that long and return True, or return False as soon as the task is to stop."""
         return not self._stopping.wait(seconds)
 
     def monotonic(self) -> float:
@@ -74,11 +74,14 @@ class WorkerTask:
     # Defined by the subclasses
 
     def work(self) -> None:
-        """Set up, call `report_running`, and work until `stopping` is set; runs in the task's thread."""
+        """Set up the task, call `report_running`, and work until `stopping` is set. Runs in the task's thread."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Commit what can be committed and close; runs in the task's thread, also after a failure."""
+        """Commit all offsets that can be committed, and close clients.
+
+        Runs in the task's thread, even after a failure.
+        """
 
     def wake(self) -> None:
         """Called on the event loop when `stopping` or `paused` has changed."""
@@ -112,7 +115,7 @@ class WorkerTask:
         return self._paused
 
     def set_paused(self, paused: bool) -> None:
-        """Pause or resume the task; the thread reports PAUSED when the task has paused."""
+        """Pause or resume the task. The thread reports PAUSED when the task has paused."""
         self._paused = paused
         self.wake()
 
@@ -138,7 +141,10 @@ class WorkerTask:
                 self.stopping.wait(RECONNECT_INTERVAL_S)
 
     def _opened(self, opening: concurrent.futures.Future[_T]) -> _T:
-        """Return the client when it is open; log one warning until then. Raises ClosedError if the task is stopped."""
+        """Wait until the client is open and return it.
+
+        Log one warning meanwhile. Raises ClosedError if the task is stopped.
+        """
         for waited in itertools.count(1):
             done, _ = concurrent.futures.wait([opening], timeout=RECONNECT_INTERVAL_S)
             if done:
@@ -154,7 +160,10 @@ class WorkerTask:
         raise AssertionError("unreachable")
 
     def wait_before_retry(self, delay_ms: int) -> bool:
-        """Wait and return True. Raises ClosedError if the task is to stop; the record is handled after a restart."""
+        """Wait and return True.
+
+        Raises ClosedError if the task is to stop. The record is then handled after a restart.
+        """
         if self.stopping.wait(delay_ms / 1000):
             raise ClosedError("the task is being stopped")
         return True
@@ -166,7 +175,7 @@ class WorkerTask:
     # For the event loop
 
     async def commit_offsets(self, offsets: Sequence[messages.OffsetPair]) -> None:
-        """Let the worker store source offsets; returns when they are stored. Raises RemoteError, ChannelClosed."""
+        """Let the worker store source offsets, and wait until they are stored. Raises RemoteError, ChannelClosed."""
         with self.counters.offset_commit():
             await self._channel.request(messages.CommitOffsets(self._instance, offsets))
 
@@ -175,7 +184,7 @@ class WorkerTask:
         return await self._channel.request(messages.ReadOffsets(self._instance, partitions))
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in parallel with the thread; it is cancelled when the task ends."""
+        """Run a coroutine in parallel with the thread. The coroutine is cancelled when the task ends."""
         task = self.loop.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -192,9 +201,10 @@ class WorkerTask:
             await commit()
 
     def watch_worker(self, set_confirmed: Callable[[bool], None]) -> None:
-        """Call `set_confirmed` on the event loop when another worker may run the task, and when it no longer may.
+        """Call `set_confirmed(False)` when another worker may run the task, and `set_confirmed(True)` when none may.
 
-        Only workers in a group have a session timeout. Called in the task's thread.
+        The calls are made on the event loop. Only workers in a group have a session timeout. Called in the task's
+        thread.
         """
         if "group.id" not in self.spec.worker:
             return

@@ -17,7 +17,7 @@ INTERVALS_PER_TIMEOUT = 3
 async def watch(
     confirm: Callable[[], Awaitable[None]], timeout_s: float, set_confirmed: Callable[[bool], None]
 ) -> None:
-    """Call `confirm` regularly; call `set_confirmed(False)` at the latest `timeout_s` after it succeeded last.
+    """Call `confirm` regularly. Call `set_confirmed(False)` at the latest `timeout_s` after its last success.
 
     `confirm` raises RemoteError if the worker may not run the task. This function returns when the worker has exited.
     """

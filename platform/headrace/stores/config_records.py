@@ -1,6 +1,7 @@
 """The records of the config topic: keys and JSON values, as Kafka Connect writes them. No I/O.
 
-`steps` encodes a change; `ConfigTopicState` reads the topic. Keys are plain strings; values are JSON without schemas.
+`steps` encodes a change. `ConfigTopicState` reads the topic. Keys are plain strings, and values are JSON without
+schemas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The config store: an ordered log of connector configurations, task configurations and target states.
 
-Every change has an offset in the log. `ConfigSnapshot` is the state after a prefix of the log. Each worker applies the
-changes in log order, so workers with equal offsets have equal snapshots. In a distributed worker, the log is the config
-topic; in a standalone worker, it is in memory (`MemoryConfigStore`). This module has no I/O.
+Every change has an offset in the log. `ConfigSnapshot` is the state after all changes up to an offset. Each worker
+applies the changes in log order, so workers with equal offsets have equal snapshots. In a distributed worker, the log
+is the config topic. In a standalone worker, the log is in memory (`MemoryConfigStore`). This module has no I/O.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TargetState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PutConnector:
-    """Create or reconfigure a connector; without `target`, an existing connector keeps its target state."""
+    """Create or reconfigure a connector. Without `target`, an existing connector keeps its target state."""
 
     connector: str
     config: Mapping[str, str]
@@ -48,7 +48,7 @@ class DeleteConnector:
 
 @dataclass(frozen=True, slots=True)
 class PutTaskConfigs:
-    """Replace the task configurations of a connector; all its tasks restart."""
+    """Replace the task configurations of a connector. All its tasks restart."""
 
     connector: str
     configs: Sequence[Mapping[str, str]]
@@ -64,7 +64,7 @@ class PutTargetState:
 
 @dataclass(frozen=True, slots=True)
 class RequestRestart:
-    """Restart the instances that the request selects (KIP-745); each worker restarts those that it runs."""
+    """Restart the instances that the request selects (KIP-745). Each worker restarts the instances that it runs."""
 
     connector: str
     include_tasks: bool
@@ -94,7 +94,7 @@ ConfigChange: TypeAlias = ConnectorChange | PutSessionKey | PutLogLevel
 
 @dataclass(frozen=True, slots=True)
 class ConnectorState:
-    """The desired state of one connector; the offsets are those of its last `PutConnector` and `PutTaskConfigs`."""
+    """The desired state of one connector, with the offsets of its last `PutConnector` and `PutTaskConfigs`."""
 
     config: Mapping[str, str]
     target: TargetState
@@ -110,11 +110,13 @@ class ConnectorState:
     def tasks_to_rewrite(self) -> Sequence[Mapping[str, str]] | None:
         """Return the task configurations that the leader must write again so that all workers read the same, or None.
 
-        Compaction removes the configuration that precedes them. A worker that reads the topic later then ignores them,
-        as Kafka Connect does (KAFKA-16838), because they may be those of a deleted connector. A running connector
-        generates its task configurations again after a change, but not if the same configuration was written again; a
-        paused one, only when it is resumed (KAFKA-17719). If the leader has ignored them, no worker may keep them. A
-        stopped connector has tasks only if a former leader wrote them too late.
+        If the connector's configuration is written again, compaction removes the earlier configuration, which preceded
+        the task configurations. A worker that reads the topic later then ignores the task configurations, as Kafka
+        Connect does (KAFKA-16838), because they may be those of a deleted connector. After a change, a running
+        connector generates its task configurations again, but not if the same configuration was written again. A paused
+        connector generates them only when it is resumed (KAFKA-17719). If the leader has ignored the task
+        configurations, no worker may keep them. A stopped connector has tasks only if a former leader wrote them too
+        late.
         """
         if self.target is TargetState.STOPPED:
             return () if self.task_configs else None
@@ -172,10 +174,10 @@ class ConfigStore(Protocol):
     """The log of configuration changes."""
 
     async def start(self, listener: Listener) -> ConfigSnapshot:
-        """Read the log to its end offset and return the snapshot; later changes go to `listener`."""
+        """Read the log to its end offset and return the snapshot. `listener` receives later changes."""
 
     async def stop(self) -> None:
-        """Stop reading the log; the listener receives no later changes."""
+        """Stop reading the log. The listener receives no further changes."""
 
     async def append(self, change: ConfigChange) -> int:
         """Append a change and return its offset, after the listener has received it."""
@@ -185,14 +187,14 @@ class ConfigStore(Protocol):
 
 
 class MemoryConfigStore:
-    """The log of a standalone worker: it ends with the worker, so only the snapshot is kept."""
+    """The log of a standalone worker. It exists only as long as the worker, so only the snapshot is kept."""
 
     def __init__(self) -> None:
         self._snapshot = ConfigSnapshot()
         self._listener: Listener | None = None
 
     async def start(self, listener: Listener) -> ConfigSnapshot:
-        """Return the snapshot; later changes go to the listener."""
+        """Return the snapshot. The listener receives later changes."""
         self._listener = listener
         return self._snapshot
 

@@ -1,8 +1,8 @@
 """The connectors as the records of the config topic describe them, by the rules of Kafka Connect. No I/O.
 
 A connector's task configurations take effect together, with the commit record that follows them. If a worker died
-before it wrote all of these records, or compaction removed some, the connector is inconsistent: it runs without tasks
-until its task configurations are written again.
+before it wrote all of these records, or if compaction removed some of them, the connector is inconsistent. It then runs
+without tasks until its task configurations are written again.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class ConfigTopicState:
         self._session_key: PutSessionKey | None = None
 
     def snapshot(self) -> ConfigSnapshot:
-        """Return the current state; its offset is the next record's offset, as workers exchange it."""
+        """Return the current state. Its offset is the offset of the next record, as in the group protocol."""
         return ConfigSnapshot(self._next_offset, dict(self._connectors), self._session_key)
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> ConfigChange | None:
         """Apply a record; return the change that it completes. Records that cannot be read are logged and skipped.
 
-        A value that is not JSON does not advance the snapshot's offset, as in Kafka Connect: the workers of a group
-        start their assignments only if their offsets are equal.
+        As in Kafka Connect, a value that is not JSON does not advance the snapshot's offset. All workers of a group
+        must follow this rule, because they start their assignments only if their offsets are equal.
         """
         try:
             content = None if value is None else json.loads(value)

@@ -1,7 +1,7 @@
 """Encodes the JSON of the internal topics byte for byte as Kafka Connect's JsonConverter without schemas. No I/O.
 
-Numbers have Java's format, control characters are escaped with upper-case digits, and characters over 16 bits are two
-escaped surrogates. Equal keys must have equal bytes: compaction and partitioning depend on them.
+Numbers have Java's format, control characters are escaped with upper-case digits, and characters above U+FFFF become
+two escaped surrogates. Equal keys must have equal bytes, because compaction and partitioning depend on the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value of maps, lists and primitives; maps keep their order. Raises DataError for other types."""
+    """Encode a value of maps, lists and primitives. Maps keep their order. Raises DataError for other types."""
     tree = to_json(None, value, _OPTIONS)
     try:
         return encode_tree(tree)

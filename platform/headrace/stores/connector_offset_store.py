@@ -1,8 +1,8 @@
 """The offsets of a source connector with its own offsets topic, combined with the offset store of the worker (KIP-618).
 
 As in Kafka Connect's ConnectorOffsetBackingStore, reads prefer the connector's topic. Offsets are written to the
-connector's topic; they are also written to the worker's store, but an error of this second write is only logged.
-Tombstones are written to the worker's store first, because otherwise a removed offset would be read from there.
+connector's topic, and then to the worker's store. An error of this second write is only logged. Tombstones are written
+to the worker's store first. Otherwise, a removed offset could still be read from the worker's store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class ConnectorOffsetStore:
         self._worker = worker
 
     async def read(self, connector: str, partitions: Sequence[Partition]) -> list[dict[str, Any] | None]:
-        """Return the offsets of these source partitions; None for a partition without an offset. Raises ClientError."""
+        """Return the offsets of these source partitions, or None for each partition without an offset.
+
+        Raises ClientError.
+        """
         found = await self._own.read(connector, partitions)
         missing = [number for number, offset in enumerate(found) if offset is None]
         if missing:

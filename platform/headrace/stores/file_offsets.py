@@ -19,11 +19,11 @@ from headrace.stores.offset_keys import Offset, Partition, canonical, decode_key
 
 
 class OffsetFileError(Exception):
-    """The offsets file cannot be read or written; the message names the file and the reason."""
+    """The offsets file cannot be read or written. The message names the file and the reason."""
 
 
 class FileOffsetStore:
-    """The offsets of source connectors, cached in memory. Entries of unknown format in the file are kept."""
+    """The offsets of source connectors, cached in memory. Entries with an unknown format stay in the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

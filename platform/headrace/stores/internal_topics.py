@@ -1,4 +1,4 @@
-"""Creates the config, offsets and status topics of a worker group, and checks those that exist (KIP-605)."""
+"""Creates the config, offsets and status topics of a worker group, and checks those that already exist (KIP-605)."""
 
 from __future__ import annotations
 

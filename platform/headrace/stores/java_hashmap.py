@@ -1,7 +1,8 @@
 """Java's serialized `HashMap<byte[], byte[]>`, the format of Kafka Connect's standalone offsets file. No I/O.
 
 `dump` writes the same bytes as `ObjectOutputStream` (Java Object Serialization Specification, section 6.4). `load`
-reads the output of any JDK: any table capacity, references to an array earlier in the stream, null keys and values.
+reads the output of any JDK. The table may have any capacity, keys and values may be null, and they may be references to
+an array earlier in the stream.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class JavaStreamError(ValueError):
 
 
 def table_capacity(size: int) -> int:
-    """Return the table length of a `HashMap` after `size` single insertions: it doubles when 3/4 full."""
+    """Return the table length of a `HashMap` after `size` single insertions. The table doubles when it is 3/4 full."""
     capacity = 16
     while size > capacity * 3 // 4:
         capacity *= 2

@@ -18,7 +18,7 @@ WRITE_TIMEOUT_S = 30.0
 
 
 class KafkaConfigStore:
-    """Reads and writes the config topic; `logs` must be started before `start`."""
+    """Reads and writes the config topic. `logs` must be started before `start` is called."""
 
     def __init__(self, logs: TopicLogs, topic: str) -> None:
         self._log = logs.add(topic, self._on_record)
@@ -27,7 +27,7 @@ class KafkaConfigStore:
         self._write_lock = asyncio.Lock()
 
     async def start(self, listener: Listener) -> ConfigSnapshot:
-        """Return the state at the topic's current end offset; later changes go to `listener`."""
+        """Return the state at the topic's current end offset. `listener` receives later changes."""
         self._listener = listener
         return self._state.snapshot()
 
@@ -64,7 +64,7 @@ class KafkaConfigStore:
 
 @asynccontextmanager
 async def _timeout(timeout_s: float) -> AsyncIterator[None]:
-    """Limit the duration of a block. Raises TimeoutError with a text; that of asyncio.timeout has none."""
+    """Limit the duration of a block. Raises TimeoutError with a text, while that of asyncio.timeout has no text."""
     try:
         async with asyncio.timeout(timeout_s):
             yield

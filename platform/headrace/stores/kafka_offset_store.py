@@ -1,7 +1,7 @@
 """The offset store of a distributed worker: the offsets topic of the worker group, in the format of Kafka Connect.
 
-A record's key contains the connector and the source partition. Two keys of different bytes may be equal as JSON; then
-the last one that was read or written is current, and later writes use its bytes.
+A record's key contains the connector and the source partition. Two keys with different bytes may be equal as JSON. In
+this case, the key that was read or written last is current, and later writes use its bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class KafkaOffsetStore:
         self._offsets: dict[str, dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]]] = {}
 
     async def read(self, connector: str, partitions: Sequence[Partition]) -> list[dict[str, Any] | None]:
-        """Read to the end of the topic; return the offsets of these source partitions, None for one without an offset.
+        """Read to the end of the topic, and return the offsets of these source partitions.
 
-        Raises ClientError.
+        The offset of a partition without an offset is None. Raises ClientError.
         """
         await self._log.read_to_end()
         known = self._offsets.get(connector, {})

@@ -42,16 +42,16 @@ class KafkaStatusStore:
     def put(self, connector: str, task: int | None, status: Status) -> None:
         """Store the status of a connector (task None) or task.
 
-        A worker reports that an instance has failed or is unassigned only if no later generation has it.
+        A worker stores the status FAILED or UNASSIGNED only if no worker of a later generation has written a status.
         """
         self._send(self._state.put(connector, task, status))
 
     def show_starting(self, connector: str, task: int | None, status: Status) -> None:
-        """Let this worker return a status for an instance that has none, or is UNASSIGNED; nothing is written."""
+        """Let this worker return a status for an instance that has no status or is UNASSIGNED. Nothing is written."""
         self._state.show_starting(connector, task, status)
 
     def adopt(self, connector: str, task: int | None, worker_id: str) -> None:
-        """Treat a status as one of this worker, so that later statuses replace it; nothing is written."""
+        """Treat a status as one of this worker's statuses, so that later statuses replace it. Nothing is written."""
         self._state.adopt(connector, task, worker_id)
 
     def remove(self, connector: str, task: int | None) -> None:

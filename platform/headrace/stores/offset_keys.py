@@ -1,8 +1,8 @@
 """Offset keys and values as JSON bytes, with map entries in Java's order. No I/O.
 
-The key of a source offset is `["<connector>",{<partition>}]`, the value is `{<offset>}`. Java writes maps in `HashMap`
-order. This module uses the same order, because compaction and partitioning of the offsets topic depend on the exact
-bytes.
+The key of a source offset is `["<connector>",{<partition>}]`, and the value is `{<offset>}`. Java writes maps in
+`HashMap` order. This module uses the same order, because compaction and partitioning of the offsets topic depend on the
+exact bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def decode_value(value: bytes | None) -> dict[str, Any] | None:
 
 
 def _parse(text: bytes) -> Any:
-    """Parse JSON. Raises ValueError also for NaN and infinite numbers, which JSON cannot represent."""
+    """Parse JSON. Raises ValueError for invalid JSON, and for NaN and infinite numbers, which JSON cannot represent."""
     return json.loads(text, parse_constant=_reject, parse_float=_finite)
 
 
@@ -63,7 +63,7 @@ def _finite(text: str) -> float:
 
 
 def canonical(partition: Partition) -> str:
-    """Return a string that is equal for equal partitions, whatever the order of their fields; used for lookups."""
+    """Return a string for lookups. Equal partitions have equal strings, whatever the order of their fields."""
     return json.dumps(partition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

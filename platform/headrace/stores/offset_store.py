@@ -22,7 +22,7 @@ class OffsetStore(Protocol):
 
 
 class MemoryOffsetStore:
-    """Offsets that end with their process, for embedding and tests."""
+    """Offsets that exist only as long as their process, for embedding and tests."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}

@@ -42,8 +42,8 @@ class ConnectorStatuses:
 class StatusStore(Protocol):
     """The statuses of all connectors of a worker group.
 
-    Writes return at once and are stored in the order of the calls; reads return what this worker knows, including its
-    own writes. A distributed worker learns of other workers' statuses by reading the status topic.
+    Writes return immediately, and are stored in the order of the calls. Reads return the statuses that this worker
+    knows, including its own writes. A distributed worker learns of other workers' statuses by reading the status topic.
     """
 
     async def start(self) -> None:
@@ -56,7 +56,7 @@ class StatusStore(Protocol):
         """Store the status of a connector (task None) or task."""
 
     def show_starting(self, connector: str, task: int | None, status: Status) -> None:
-        """Let this worker return a status for an instance that has none; the status is not stored."""
+        """Let this worker return a status for an instance that has no status. The status is not stored."""
 
     def remove(self, connector: str, task: int | None) -> None:
         """Remove the status of a task, or of a connector with its tasks and topics (task None)."""

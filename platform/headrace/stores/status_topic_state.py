@@ -2,7 +2,8 @@
 
 A read returns this worker's last write of a key until the worker reads a later record with this key. As in Kafka
 Connect (KAFKA-12525), a task's late UNASSIGNED does not replace RUNNING of an equal or later generation. This rule does
-not apply to two records of the same worker, because these are in order; Kafka Connect applies it to them, too.
+not apply to two records of the same worker, because their order is known. Kafka Connect applies the rule to such
+records, too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ StatusListener: TypeAlias = Callable[[StatusKey, Status | None], None]
 
 @dataclass(frozen=True, slots=True)
 class StatusRecord:
-    """A record to append; the value None is a tombstone. Call `on_written` when it was written or has failed."""
+    """A record to append. The value None is a tombstone. Call `on_written` when the write has succeeded or failed."""
 
     key: Key
     value: bytes | None
@@ -64,13 +65,13 @@ class StatusTopicState:
         return {name: len(known) - (None in known) for name, known in self._statuses.items()}
 
     def show_starting(self, connector: str, task: int | None, status: Status) -> None:
-        """Let this worker return a status for an instance that has none, or is UNASSIGNED; nothing is written."""
+        """Let this worker return a status for an instance that has no status or is UNASSIGNED. Nothing is written."""
         statuses = self._statuses.setdefault(connector, {})
         if task not in statuses or statuses[task].state is State.UNASSIGNED:
             statuses[task] = status
 
     def adopt(self, connector: str, task: int | None, worker_id: str) -> None:
-        """Treat a status as one of this worker, so that later statuses replace it, whatever its generation is."""
+        """Treat a status as one of this worker's, so that later statuses replace it, whatever its generation is."""
         statuses = self._statuses.get(connector, {})
         if task in statuses:
             statuses[task] = replace(statuses[task], worker_id=worker_id)
@@ -82,7 +83,10 @@ class StatusTopicState:
     # Writes of this worker; each method returns the records to append, in order
 
     def put(self, connector: str, task: int | None, status: Status) -> list[StatusRecord]:
-        """Set a status, unless it is FAILED or UNASSIGNED and a later generation of another worker has written one."""
+        """Set a status.
+
+        FAILED or UNASSIGNED is ignored if another worker has written a status of a later generation.
+        """
         known = self._statuses.get(connector, {}).get(task)
         is_own = known is None or known.worker_id == status.worker_id or known.generation <= status.generation
         if status.state in _SAFE_STATES and not is_own:
@@ -120,7 +124,7 @@ class StatusTopicState:
         return StatusRecord(key, value)
 
     def on_written(self, key: Key, offset: int | None) -> None:
-        """Handle the acknowledgement of a write, with the record's offset; None: the write has failed."""
+        """Handle the end of a write. `offset` is the record's offset, or None if the write has failed."""
         self._pending[key] -= 1
         if not self._pending[key]:
             del self._pending[key]

@@ -1,13 +1,14 @@
 """Compacted topics as logs: reads all their records from the beginning, then follows them, and appends records.
 
-One consumer reads all partitions of all the topics, and one producer appends; both run on the event loop of the worker.
-Each record is passed to the listener of its topic, also a record that this worker has appended. If the brokers are
-unavailable, both retry until they respond. A `TopicLog` corresponds to Kafka Connect's KafkaBasedLog.
+One consumer reads all partitions of all the topics, and one producer appends records. Both run on the worker's event
+loop. Each record is passed to the listener of its topic, even if this worker has appended the record. If the brokers
+are unavailable, the consumer and the producer retry until the brokers respond. A `TopicLog` corresponds to Kafka
+Connect's KafkaBasedLog.
 
-If a topic gets more partitions, the logs read them, too. The last record of a key is current, so all records of a key
-must be in one partition: a key stays in the partition in which it was read, and for other keys the number of partitions
-at the start determines the partition. The clients do not create topics: a topic that was deleted must be created with
-`cleanup.policy=compact`.
+If a topic gets more partitions, the logs read these partitions, too. The last record of a key is current, so all
+records of a key must be in one partition. A key stays in the partition in which it was read. For all other keys, the
+number of partitions at the start determines the partition. The clients do not create topics, because a topic that was
+deleted must be created again with `cleanup.policy=compact`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class TopicLogs:
         """By topic: why the worker must be restarted to use it."""
 
     def add(self, topic: str, listener: RecordListener) -> TopicLog:
-        """Add a topic; `listener` receives its records."""
+        """Add a topic. `listener` receives its records."""
         self._listeners[topic] = listener
         return TopicLog(self, topic)
 
