@@ -112,7 +112,8 @@ class SinkTaskContext(TaskContext, Protocol):
 
 
 class ErrantRecord(NamedTuple):
-    """A record that a self-reading sink cannot store: its position, the error, and the failed stage's name in KIP-298."""
+    """A record that a self-reading sink cannot store, with its position, the error, and the stage (named as in
+    KIP-298)."""
 
     topic: str
     partition: int
