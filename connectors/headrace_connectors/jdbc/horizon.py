@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 MARGIN = dt.timedelta(seconds=1)
-"""A transaction is listed slightly after its start."""
+"""A margin, because a transaction is listed slightly after its start."""
 
 
 class RunningTransactions(NamedTuple):

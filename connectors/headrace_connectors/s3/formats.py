@@ -99,7 +99,7 @@ def encoder_for(class_name: str, config: S3SinkConfig) -> Encode:
     """Return the function that encodes values for the format `class_name`."""
     name = format_name(class_name)
     if name == "bytearray":
-        # Without keys and headers, Confluent's sink and this one write such records, for other programs that read them.
+        # Without keys and headers, such records are written for other programs, as by Confluent's sink.
         rejected = _bytes_separator(config) if config.store_keys or config.store_headers else b""
         return lambda schema, values: _encode_bytes(schema, values, rejected)
     if name == "parquet":

@@ -37,7 +37,7 @@ class Plugin(Generic[C]):
     """The version that ``/connector-plugins`` shows."""
 
     required_worker_key: ClassVar[str] = ""
-    """A boolean key of the worker's configuration without which the worker refuses the plug-in (a transform)."""
+    """A boolean key that must be true in the worker's configuration to permit the plug-in. Only for transforms."""
 
     config: C
     """The parsed configuration. The platform sets it before it calls `start` or `configure`."""

@@ -90,7 +90,7 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
     except ConnectError as error:
         click.echo(f"{path}: {error}", err=True)
         return False
-    # An error about two keys is reported for both keys: print it once, with the first key unless it names the key.
+    # An error about two keys is reported for both. Print it once, after the first key unless it names this key.
     errors: dict[str, str] = {}
     for item in result["configs"]:
         for message in item["value"]["errors"]:

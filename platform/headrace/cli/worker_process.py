@@ -23,7 +23,7 @@ from headrace.runtime.worker_config import WorkerConfig
 
 log = logging.getLogger("headrace.worker")
 
-SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal to the process and, again, to its group
+SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal twice: to the process and to its group
 _T = TypeVar("_T")
 
 

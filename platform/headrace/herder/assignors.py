@@ -32,7 +32,7 @@ class GroupPlan:
     assigned: Mapping[str, Assignment]
     revoked: Mapping[str, Assignment]
     owned: Mapping[str, Assignment]
-    """Everything that each member runs after the rebalance."""
+    """The connectors and tasks that each member runs after the rebalance."""
     delay_ms: int = 0
 
 
@@ -75,7 +75,7 @@ class IncrementalAssignor:
         self._delay_ms = 0
         self._due_ms: int | None = None  # the end of the delay
         self._candidates: set[str] = set()  # the members without work during the delay
-        self._has_revoked = False  # the previous rebalance revoked to balance the load
+        self._has_revoked = False  # the previous rebalance revoked connectors or tasks to balance the load
         self._successive_revocations = 0
 
     def assign(
@@ -99,8 +99,9 @@ class IncrementalAssignor:
         deleted = (self._previous | active) - configured  # a new leader knows a deleted connector only from the members
         duplicated = duplicates(held.values())
         lost = self._previous - active - deleted
-        # Their owner is still a member, so they need not wait for a departed worker. The owner did not receive the
-        # previous assignment, or it stopped them late, after a revocation that the previous rebalance did not repeat.
+        # The owner of these connectors and tasks is still a member, so they need not wait for a departed worker. The
+        # owner did not receive the previous assignment, or stopped them late, after a revocation that the previous
+        # rebalance did not repeat.
         released = lost & union(self._previous_owned.get(member, EMPTY) for member in held)
         created = configured - self._previous - active
 
@@ -129,7 +130,7 @@ class IncrementalAssignor:
             return EMPTY
         members = {load.member for load in loads}
         if self._due_ms is None and members >= self._previous_members:
-            return lost  # no worker left: a worker did not receive its assignment in the previous rebalance
+            return lost  # no worker has departed, but one did not receive its previous assignment
         if self._max_delay_ms == 0:
             return lost
         if self._due_ms is not None and now_ms >= self._due_ms:

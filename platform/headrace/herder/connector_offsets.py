@@ -120,7 +120,7 @@ class ConnectorOffsets:
             lock = self._locks[connector] = asyncio.Lock()
         async with lock:
             known, config = self._open.get(connector), self._config_of(connector)
-            if config is None:  # it was deleted; its tasks commit their last offsets
+            if config is None:  # the connector was deleted, and its tasks commit their last offsets
                 return known
             settings = _settings(config)
             if known is not None and known.settings == settings:

@@ -239,16 +239,16 @@ class _Connector:
 
     instances: dict[int | None, _Instance] = field(default_factory=dict)
     shown: State | None = None  # the connector's stored status while it has no instance
-    shown_config_offset: int = -1  # of the configuration for which `shown` was stored
-    version: str | None = None  # of the last connector instance
+    shown_config_offset: int = -1  # the offset of the configuration for which `shown` was stored
+    version: str | None = None  # the version of the last connector instance
     requested: InstanceId | None = None  # the instance that generates task configurations
     must_request_again: bool = False
-    generated: Sequence[Mapping[str, str]] | None = None  # by the current connector instance
+    generated: Sequence[Mapping[str, str]] | None = None  # by the current instance of the connector
     repaired: tuple[object, object] | None = None  # the last mismatch for which task configurations were requested
     retrying: InstanceId | None = None  # the instance whose RetryTaskConfigs is pending
     retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
     is_coalescing: bool = False  # `retrying` waits because of a request that arrived during the last one
-    restarts: dict[int | None, int] = field(default_factory=dict)  # automatic restarts of instances in succession
+    restarts: dict[int | None, int] = field(default_factory=dict)  # numbers of successive automatic restarts
 
 
 class HerderCore:
@@ -582,7 +582,7 @@ class HerderCore:
         if instance is None:
             return [] if desired is None else self._start(local, name, task, desired)
         if desired is not None and task is not None and instance.run_with == self._run_with(name, task):
-            instance.config_offset = desired.config_offset  # the leader has only written the same again
+            instance.config_offset = desired.config_offset  # the leader has only written the same configurations again
         is_outdated_config = desired is not None and instance.config_offset != desired.config_offset
         match instance.phase:
             case _Phase.STARTING if desired is None or instance.must_restart or is_outdated_config:

@@ -60,9 +60,9 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 TYPES_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 5.0
-"""How long a shutdown waits for the brokers at most, after the connectors and tasks have stopped.
+"""The longest time that a shutdown waits for the brokers after the connectors and tasks have stopped.
 
-These stop within task.shutdown.graceful.timeout.ms.
+Connectors and tasks stop within task.shutdown.graceful.timeout.ms.
 """
 SUBMIT_BACKOFF_MIN_S, SUBMIT_BACKOFF_MAX_S = 0.25, 60.0
 NO_LEADER = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
@@ -271,7 +271,7 @@ class DistributedHerder(BaseHerder):
         """Wait until no worker runs a task of a stopped connector. Raises WorkerStoppingError, ForwardError."""
         await super()._wait_until_tasks_end(name)
         while self._group_core.may_run_task(name):
-            await self._rebalanced.wait()  # its worker joins again after the task has stopped
+            await self._rebalanced.wait()  # the worker of a task joins again after the task has stopped
             await self._prepare_change()
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
@@ -315,7 +315,7 @@ class DistributedHerder(BaseHerder):
     async def set_group_log_level(self, logger: str, level: str) -> None:
         """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level, HerderError."""
         logs.check_level(level)
-        # Every worker may write log levels, also one that is not a member of the group at the moment.
+        # Every worker may write log levels, even if it is not a member of the group at the moment.
         await super()._append(PutLogLevel(logger, level), f"writing the log level of {logger} to the config topic")
 
     async def put_task_configs(

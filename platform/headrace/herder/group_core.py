@@ -88,8 +88,8 @@ class GroupCore:
         self.version = highest
         self._highest = highest
         self._held: GroupAssignment | None = None
-        self._stopping = EMPTY  # revoked by the leader, not yet stopped
-        self._stopped_to_join = EMPTY  # with the eager protocol, what stops before the worker joins
+        self._stopping = EMPTY  # connectors and tasks that the leader has revoked and that have not stopped yet
+        self._stopped_to_join = EMPTY  # with the eager protocol, these stop before the worker joins
         self._snapshot = ConfigSnapshot()
         self._configured = EMPTY
         self._max_delay_ms = max_delay_ms
@@ -97,9 +97,9 @@ class GroupCore:
         self._is_joining = True
         self._history: list[
             tuple[int, Assignment]
-        ] = []  # what was configured from which offset on, since the last join
+        ] = []  # (offset, what was configured from this offset on) since the last join
         self.reported = EMPTY
-        """The leader's view: what the members reported as held or not yet stopped when they joined."""
+        """The leader's view: the connectors and tasks that the members held or had not stopped yet when they joined."""
         self._owners: Mapping[str, Assignment] = {}  # the leader's view: what each member runs
         self._urls: Mapping[str, str] = {}  # the leader's view: the URL of each member
         self._running = EMPTY  # the leader's view: what the members ran when they joined, and what they run now

@@ -19,7 +19,7 @@ from headrace_broker.protocol.errors import ErrorCode
 CLUSTER_ID_TIMEOUT_S = 2.0
 REQUEST_TIMEOUT_S = 15.0  # limits all requests to brokers that one REST request causes
 
-# The group has members, so the brokers reject changes by others.
+# The group has members, so the brokers reject changes by clients that are not members.
 _GROUP_HAS_MEMBERS = (ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
 
 

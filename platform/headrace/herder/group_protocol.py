@@ -76,7 +76,7 @@ class WorkerMetadata:
     url: str
     config_offset: int
     held: GroupAssignment | None = None
-    """The last assignment, with everything in `assigned` that the worker runs; None with version 0, or without one."""
+    """The last assignment. `assigned` contains all that the worker runs. None with version 0 or without assignment."""
 
 
 def protocols(metadata: WorkerMetadata, highest: Version) -> list[tuple[str, bytes]]:

@@ -35,7 +35,7 @@ from headrace.runtime.worker_config import WorkerConfig
 
 LAST_REQUESTS_S = 0.1
 STOP_MARGIN_S = 4.0
-"""How much longer than task.shutdown.graceful.timeout.ms a worker that stops waits for pending requests."""
+"""The time that a stopping worker waits for requests in addition to task.shutdown.graceful.timeout.ms."""
 
 
 class ListenerError(Exception):

@@ -15,7 +15,8 @@ from headrace_broker.client.config import ClientConfig
 
 Properties = dict[str, str]
 
-# One response waits while the task processes the one before. Kafka's default of 50 MB saves no requests that matter.
+# One fetch response waits while the task processes the previous response. Kafka's default of 50 MB would hardly reduce
+# the number of requests.
 _FETCH_BYTES_MAX = "8388608"
 
 _IN_FLIGHT = "max.in.flight.requests.per.connection"

@@ -43,7 +43,7 @@ MESSAGE_SIZE_MAX = 4096
 SHARE_TIMEOUT_S = 30
 """How long the import of a shared module may take."""
 _NO_WARM_UP = "--no-warm-up"  # followed by the pids of the children
-_FORKS_WITHOUT_WARM_UP = 8  # two or three connectors: two validations; for each, the connector and its task
+_FORKS_WITHOUT_WARM_UP = 8  # for two or three connectors: 2 validations, and 2 processes per connector
 _IDLE_S = 1.0
 _GC_THRESHOLDS = (50_000, 20, 50)  # a batch creates and drops thousands of containers
 

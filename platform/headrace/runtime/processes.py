@@ -33,7 +33,7 @@ SPAWNS_MAX = 32  # concurrent spawns: their requests must fit into the buffer of
 NAME_LENGTH_MAX = 64  # process names are only displayed
 MODULE_NAME_LENGTH_MAX = 200  # the message with the name must fit into MESSAGE_SIZE_MAX
 SPAWN_TIMEOUT_S = 2.0 * SHARE_TIMEOUT_S
-"""How long the fork server may need for a spawn, during which it may import a shared module, until it is replaced."""
+"""The time after which the fork server is replaced if a spawn, with the import of a shared module, is not complete."""
 SHARE_WAIT_S = 1.5 * SHARE_TIMEOUT_S
 EXIT_TIMEOUT_S = 1.0
 RESTART_BACKOFF_MIN_S, RESTART_BACKOFF_MAX_S = 1.0, 60.0
@@ -87,7 +87,7 @@ class Processes:
         self._closing = False
         self._ready: asyncio.Future[None] | None = None
         self._modules: set[str] = set()  # modules that the fork server has been told to import
-        self._sharing: dict[str, asyncio.Future[None]] = {}  # modules that it has not finished to import
+        self._sharing: dict[str, asyncio.Future[None]] = {}  # modules whose import is not complete
         self._unshared: set[str] = set()  # modules whose import may have ended a fork server
         self._has_been_ready = False
         self._started_s = 0.0

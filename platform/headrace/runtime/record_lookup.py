@@ -28,7 +28,7 @@ class Position(NamedTuple):
 
 
 Found = tuple[Position, RecordColumns | None]
-"""A position and its record, None if the record was deleted."""
+"""A position and its record. The record is None if it was deleted."""
 
 
 async def read_records(properties: Mapping[str, str], positions: Iterable[Position]) -> AsyncGenerator[Found]:

@@ -30,7 +30,7 @@ POLL_TIMEOUT_MS = 1000
 DISCOVERY_INTERVAL_MS = 4000  # the interval between checks for new topics
 LEAVE_TIMEOUT_S = 2.0
 POLLS_MAX = 3  # polls whose records may wait for the task, including the current poll
-WAITING_BYTES_MAX = 4_194_304  # no further poll while the records of earlier polls that wait for the task are larger
+WAITING_BYTES_MAX = 4_194_304  # no poll is made while the records that wait for the task are larger
 RETRY_BACKOFF_MS = 100
 REBALANCE_CHECK_S = 0.5
 
@@ -190,7 +190,7 @@ class SinkConsumer:
                 await self._wait_until_poll_is_allowed(consumer)
                 chunks = await self._poll(consumer)
                 self._waiting.add(chunks)
-                # A seek during the poll has made the consumer forget what was fetched before.
+                # If there was a seek during the poll, the consumer has discarded the records fetched before the seek.
                 self._send_event(Polled(self.epoch, chunks), None)
         except asyncio.CancelledError:
             raise

@@ -18,7 +18,7 @@ from headrace.runtime.processes import HostProcess
 IDLE_S = 30.0
 PROCESSES_MAX = 16
 PROCESSES_PER_CLASS_MAX = 4
-"""How many processes requests for one connector class may occupy, so that others remain if all of them hang."""
+"""The maximum number of processes for one connector class, so that others remain if all of its processes hang."""
 
 R = TypeVar("R")
 

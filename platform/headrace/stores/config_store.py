@@ -105,7 +105,7 @@ class ConnectorState:
     """The connector's configuration when the task configurations were written; the tasks run with it."""
 
     has_ignored_tasks: bool = False
-    """Whether the config topic contains task configurations before the configuration, which are ignored."""
+    """Whether task configurations that precede the connector's configuration in the topic are ignored."""
 
     def tasks_to_rewrite(self) -> Sequence[Mapping[str, str]] | None:
         """Return the task configurations that the leader must write again so that all workers read the same, or None.

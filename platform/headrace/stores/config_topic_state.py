@@ -41,7 +41,7 @@ class ConfigTopicState:
         self._connectors: dict[str, ConnectorState] = {}
         self._targets: dict[str, TargetState] = {}
         self._uncommitted: defaultdict[str, dict[int, dict[str, str]]] = defaultdict(dict)
-        self._ignored = set[str]()  # connectors whose commits were ignored, since none had a configuration
+        self._ignored = set[str]()  # connectors without configuration, whose commits were ignored
         self._session_key: PutSessionKey | None = None
 
     def snapshot(self) -> ConfigSnapshot:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _SAFE_STATES = frozenset((State.FAILED, State.UNASSIGNED))
 StatusListener: TypeAlias = Callable[[StatusKey, Status | None], None]
-"""Receives a status that was read from the topic; None: it was removed."""
+"""Receives a status that was read from the topic, or None if the status was removed."""
 
 
 @dataclass(frozen=True, slots=True)

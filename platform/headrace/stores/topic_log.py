@@ -73,9 +73,9 @@ class TopicLogs:
         self._topics: dict[str, TopicView] = {}  # as they were at the start
         self._known_counts: dict[str, int] = {}
         self._moved_keys: dict[tuple[str, bytes], int] = {}
-        """The partitions of keys that were read in another partition than the one that their hash selects."""
+        """The partition of each key that was read in a partition other than the one that its hash selects."""
         self.errors: dict[str, str] = {}
-        """By topic: why the worker must be restarted to use it."""
+        """For each unusable topic, the reason why the worker must be restarted before it can use the topic."""
 
     def add(self, topic: str, listener: RecordListener) -> TopicLog:
         """Add a topic. `listener` receives its records."""
