@@ -7,11 +7,11 @@
 
     config = FileSourceConfig.parse({"topic": "lines"})     # raises ConfigErrors with all errors
 
-The annotation determines the Kafka type: str is STRING, int INT (``type=ConfigType.LONG`` for 64 bits), float DOUBLE,
-bool BOOLEAN, list[str] LIST, Password PASSWORD. Each of these types may be combined with ``| None``. An `enum.Enum` or
-a `Literal` of strings is a STRING that accepts only these values. Define rules about several keys in `errors_between`.
-Pydantic's own field and model validators run last, and only if there are no other errors. Validation, the REST API's
-key lists, documentation and the masking of passwords are all derived from the model.
+The annotation determines the Kafka type: str is STRING, int is INT (``type=ConfigType.LONG`` for 64 bits), float is
+DOUBLE, bool is BOOLEAN, list[str] is LIST, and Password is PASSWORD. A type may be optional (``| None``).
+An `enum.Enum` or a `Literal` of strings is a STRING that accepts only these values. Define rules about several
+keys in `errors_between`. Pydantic's own field and model validators run last, and only if there are no other errors.
+Validation, the REST API's key lists, documentation and the masking of passwords are all derived from the model.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ def key(
 
 
 class Config(BaseModel):
-    """The base class of all plug-in configurations; immutable. `originals` contains the unparsed values of all keys."""
+    """The base class of all plug-in configurations.
+
+    Instances are immutable. `originals` contains the unparsed values of all keys.
+    """
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, populate_by_name=True, extra="ignore")
 
@@ -176,7 +179,7 @@ class Config(BaseModel):
 
 @cache
 def config_def(model: type[Config]) -> ConfigDef:
-    """Return the definition of a model's keys, in the order of its fields and numbered within their groups."""
+    """Return the definition of a model's keys, in the order of the fields. The keys of each group are numbered."""
     orders: dict[str | None, int] = {}
     keys = []
     for name, field in model.model_fields.items():

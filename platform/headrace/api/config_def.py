@@ -19,7 +19,7 @@ from headrace.data.java import trim
 
 
 class ConfigType(Enum):
-    """The type of a configuration key; it determines how the string value is parsed."""
+    """The type of a configuration key. The type determines how the string value is parsed."""
 
     BOOLEAN = "BOOLEAN"
     STRING = "STRING"
@@ -50,7 +50,7 @@ class Width(Enum):
 
 
 class Password:
-    """A secret: `value` contains it, `str` and `repr` never show it."""
+    """A secret. `value` contains the secret, and `str` and `repr` never show it."""
 
     __slots__ = ("value",)
     value: str
@@ -178,7 +178,7 @@ class ConfigDef:
         return ConfigDef([*self.keys.values(), *(key for name, key in other.keys.items() if name not in self.keys)])
 
     def embedded(self, prefix: str, group: str, order: int = 0) -> ConfigDef:
-        """Return the same keys with a prefix, in one group, with `order` added to their order."""
+        """Return a definition of these keys with a prefix, in one group, and with `order` added to their order."""
         return ConfigDef(
             replace(
                 key,
@@ -240,7 +240,7 @@ _JAVA_DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+
 
 
 def parse_value(name: str, text: Any, type: ConfigType) -> Any:
-    """Parse a property to a typed value; return a value that is not a string unchanged. Raises ConfigError."""
+    """Parse a property to a typed value. A value that is not a string is returned unchanged. Raises ConfigError."""
     if not isinstance(text, str):
         return text
     trimmed = trim(text)

@@ -1,8 +1,8 @@
 """Connectors: they read the configuration, monitor the external system, and define the configurations of their tasks.
 
-Life cycle of an instance: it is created, `context` and `config` are set, then the platform calls `start`,
-`task_configs` (again after each `context.request_task_reconfiguration`), and finally `stop`. It runs in a separate
-process, not in the worker.
+The platform creates an instance, sets `context` and `config`, and calls `start` and `task_configs`. It calls
+`task_configs` again after each `context.request_task_reconfiguration`, and finally calls `stop`. An instance runs in a
+separate process, not in the worker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConnectorContext(Protocol):
 
     @property
     def offsets(self) -> OffsetReader:
-        """Reads the source offsets of the connector; a sink connector has none."""
+        """Reads the source offsets of the connector. A sink connector has no source offsets."""
 
     def request_task_reconfiguration(self) -> None:
         """Request that the platform calls `task_configs` again; callable from any thread."""
@@ -60,7 +60,7 @@ class Connector(Plugin[C]):
         """Start the connector; `config` is also `self.config`. Raises ConnectError if the connector cannot start."""
 
     def stop(self) -> None:
-        """Stop the connector and release its resources; called once, also after a failed start."""
+        """Stop the connector and release its resources. Called once, even if the start has failed."""
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Return one configuration per task, at most `max_tasks`. The platform adds connector name and class names.
@@ -107,7 +107,7 @@ class SourceConnector(Connector[C]):
         return [self.config.originals]
 
     def exactly_once_support(self, config: C) -> ExactlyOnceSupport | None:
-        """Return whether exactly-once delivery is supported with that configuration; None if unknown."""
+        """Return whether exactly-once delivery is supported with that configuration, or None if this is unknown."""
         return None
 
     def can_define_transaction_boundaries(self, config: C) -> bool:

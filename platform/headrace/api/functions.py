@@ -9,8 +9,9 @@
             yield SourceRecord(topic=config.topic, value=number, source_offset={"n": number})
             yield wait(1)
 
-Each decorator replaces the function by a plug-in class with the function's name, module and docstring. The annotation
-of the first parameter determines the configuration model. Configurations name the function: ``connector.class=ticks``.
+Each decorator replaces the function with a plug-in class that has the function's name, module and docstring. The
+annotation of the first parameter determines the configuration model. Configurations name the function:
+``connector.class=ticks``.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class _FunctionSourceTask(SourceTask[Config]):
         self._error: Exception | None = None  # `poll` raises it after it has returned the earlier records
 
     def poll(self) -> Sequence[SourceRecord] | None:
-        """Advance each generator that is due; return the yielded records, or None after a wait."""
+        """Advance each generator that is due. Return the yielded records, or wait and return None."""
         started_s = self.context.monotonic()
         records: list[SourceRecord] = []
         for reader in self._readers:
@@ -173,7 +174,7 @@ class _FunctionSourceTask(SourceTask[Config]):
                     generators.callback(reader.generator.close)
 
     def _advance(self, reader: _Reader) -> list[SourceRecord]:
-        """Return the next records of a generator; an error ends the generator and is kept in `_error`."""
+        """Return the next records of a generator. An error ends the generator, and is stored in `_error`."""
         records: list[SourceRecord] = []
         deadline_s = self.context.monotonic() + _POLL_SECONDS_MAX
         try:

@@ -57,7 +57,7 @@ class TaskContext(Protocol):
         """
 
     def monotonic(self) -> float:
-        """Return a time in seconds that never goes backwards; virtual in `headrace.testing`."""
+        """Return a time in seconds that never goes backwards. In `headrace.testing`, this time is virtual."""
 
 
 class SourceTaskContext(TaskContext, Protocol):
@@ -97,7 +97,7 @@ class SinkTaskContext(TaskContext, Protocol):
     def assignment(self) -> frozenset[TopicPartition]: ...
     @property
     def errant_record_reporter(self) -> ErrantRecordReporter | None:
-        """The reporter; None if neither a dead letter queue nor logging of errors is configured."""
+        """The reporter, or None if neither a dead letter queue nor logging of errors is configured."""
 
     def pause(self, *partitions: TopicPartition) -> None: ...
     def resume(self, *partitions: TopicPartition) -> None: ...
@@ -112,8 +112,7 @@ class SinkTaskContext(TaskContext, Protocol):
 
 
 class ErrantRecord(NamedTuple):
-    """A record that a self-reading sink cannot store, with its position, the error, and the stage (named as in
-    KIP-298)."""
+    """A record that a self-reading sink cannot store: its position, the error, and the stage as KIP-298 names it."""
 
     topic: str
     partition: int
@@ -146,11 +145,11 @@ class SelfReadingSinkTaskContext(TaskContext, Protocol):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names of the topics; empty if `topics_regex` is set."""
+        """The names of the topics. Empty if `topics_regex` is set."""
 
     @property
     def topics_regex(self) -> str | None:
-        """The Java regular expression that matches the whole names of the topics; None if `topics` is set."""
+        """The Java regular expression that matches the whole names of the topics, or None if `topics` is set."""
 
     @property
     def errant_record_reporter(self) -> SelfReadingErrantRecordReporter: ...
@@ -160,7 +159,7 @@ class SelfReadingSinkTaskContext(TaskContext, Protocol):
         """Return the committed offsets of the connector's consumer group (the next offsets to consume)."""
 
     def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Report that all records before these offsets are durable; the platform commits the offsets for the group."""
+        """Report that all records before these offsets are durable. The platform commits the offsets for the group."""
 
 
 class Task(Plugin[C]):
@@ -179,7 +178,7 @@ class Task(Plugin[C]):
         """Release all resources. This is the last call, even if the start has failed."""
 
     def wake_up(self) -> None:
-        """Interrupt a blocking call because the task is about to stop; called from another thread. Optional.
+        """Interrupt a blocking call, because the task is about to stop. Called from another thread. Optional.
 
         `context.wait` needs no `wake_up`: it returns by itself.
         """
@@ -195,7 +194,7 @@ class SourceTask(Task[C]):
     context: SourceTaskContext
 
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | Sequence[SourceRecord] | None:
-        """Return the next records; if there are none, block for at most a second and return None.
+        """Return the next records. If there are no records, block for at most a second and return None.
 
         If a `SourceBatch` has no records, only its offset is committed. If its offset is None, the stored offset of the
         source partition is removed.
@@ -268,7 +267,7 @@ class SelfReadingSinkTask(Task[C]):
         raise NotImplementedError(f"{type(self).__qualname__} does not define run")
 
     def stop(self) -> None:
-        """Request that `run` releases its resources and returns soon; called from another thread."""
+        """Request that `run` releases its resources and returns soon. Called from another thread."""
 
     def pause(self) -> None:
         """Request that `run` pauses soon; may be called from another thread."""

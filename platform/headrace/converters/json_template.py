@@ -58,7 +58,7 @@ def _find_template(
             found = column
             texts.append(b"")
         else:
-            raise DataError("more than one column differs between records, or it is not a column of strings")
+            raise DataError("more than one column differs between records, or a column that differs has no strings")
     if found is None:
         raise DataError("no column of strings differs between records")
     return texts[0], found, texts[1] + b"}"

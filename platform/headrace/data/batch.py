@@ -1,6 +1,6 @@
 """Batch: many records with the same topic, partition, key schema and value schema, stored as one list per attribute.
 
-Tasks, transforms and converters pass batches to each other; per-record objects are created only for code that needs
+Tasks, transforms and converters pass batches to each other. Per-record objects are created only for code that needs
 them. Never modify a batch or its lists after passing it on: `replace` and `take` create modified copies. Struct values
 are rows (see `headrace.data.struct`). If `keys`, `timestamps` or `headers` is None, all records lack this attribute. If
 `timestamps` is an int (in ms), all records have this timestamp. The values may be stored in a columnar form (see

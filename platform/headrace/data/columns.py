@@ -27,7 +27,7 @@ class ColumnarValues:
         return self.count
 
     def items(self) -> list[Any]:
-        """Return the values as a list, as `Batch.values` does; every call returns the same list."""
+        """Return the values as a list, as `Batch.values` does. Every call returns the same list."""
         if self._items is None:
             self._items = self._make_items()
         return self._items
@@ -89,7 +89,7 @@ class Columns(ColumnarValues):
         return self.columns[self.names.index(name)] if name in self.names else None
 
     def put(self, name: str, column: Column) -> Columns:
-        """Return a copy with one more column; in maps, the column replaces an existing column with the same name."""
+        """Return a copy with one more column. In maps, the column replaces an existing column with the same name."""
         if self.is_maps and name in self.names:
             at = self.names.index(name)
             columns = (*self.columns[:at], column, *self.columns[at + 1 :])

@@ -1,8 +1,8 @@
 """Java's rules for printing and narrowing numbers, trimming strings, and ordering the keys of a HashMap.
 
 Users compare Connect's output byte by byte, and keys in offset files are looked up by their bytes, so these rules are
-part of the format. Floating point text follows JDK 19 and later (the fewest digits that parse to the same number, but
-at least two); JDK 17 prints some numbers with more digits than necessary.
+part of the format. Floating point text is the same as with JDK 19 and later: the fewest digits that parse to the same
+number, but at least two. JDK 17 prints some numbers with more digits than necessary.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def java_string(value: Any, schema: Schema | None = None) -> str:
-    """Return the text of one value; rows and FLOAT32 values need a schema.
+    """Return the text of one value. Rows and FLOAT32 values need a schema.
 
     Without a schema, a row has no field names, and a Python float is formatted as FLOAT64.
     """

@@ -140,7 +140,7 @@ class _ValueParser:
         return not any(token.strip() for token in self.tokens[self.next :])
 
     def _accept(self, expected: str) -> bool:
-        """Consume the next non-blank token if it equals `expected`; return whether it does."""
+        """If the next non-blank token equals `expected`, consume it. Return whether it was consumed."""
         position = self.next
         while position < len(self.tokens) - 1 and not self.tokens[position].strip():
             position += 1

@@ -1,4 +1,4 @@
-"""Assigns connectors and tasks to the workers of a group; the group's leader calls it in each rebalance. No I/O.
+"""Assigns connectors and tasks to the workers of a group. The leader of the group does this in each rebalance. No I/O.
 
 `assign_round_robin` is the assignor of eager rebalances. `IncrementalAssignor` follows the rules of Kafka Connect's
 incremental cooperative rebalances (KIP-415), so that a group may contain workers of headrace and of Kafka Connect, and
@@ -27,7 +27,7 @@ _BACKOFF_FACTOR = 40
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The result of a rebalance, by member; a member without an entry has nothing to start or to stop."""
+    """The result of a rebalance, by member. A member without an entry has nothing to start and nothing to stop."""
 
     assigned: Mapping[str, Assignment]
     revoked: Mapping[str, Assignment]

@@ -146,7 +146,7 @@ class BaseHerder:
         return self._state(name).task_configs
 
     def topics(self, name: str) -> list[str]:
-        """Return the topics that a connector has used; an unknown connector has used none."""
+        """Return the topics that a connector has used. For an unknown connector, the list is empty."""
         return self._statuses.topics(name)
 
     def reset_topics(self, name: str) -> None:
@@ -178,7 +178,7 @@ class BaseHerder:
         return PutResult(is_new, self._info_after_put(name, config, kind))
 
     async def patch(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
-        """Change configuration keys; the value None removes a key (KIP-477). Raises NotFoundError, BadRequestError."""
+        """Change configuration keys. The value None removes a key (KIP-477). Raises NotFoundError, BadRequestError."""
         await self._prepare_change()
         while True:
             before = self._state(name).config
@@ -200,7 +200,7 @@ class BaseHerder:
         return ConnectorInfo(name, config, 0 if state is None else len(state.task_configs), kind)
 
     async def delete(self, name: str) -> None:
-        """Stop and delete a connector; its offsets are kept. Raises NotFoundError."""
+        """Stop and delete a connector. Its offsets are kept. Raises NotFoundError."""
         await self._prepare_change()
         async with self._lock(name):
             self._state(name)
@@ -289,7 +289,7 @@ class BaseHerder:
         return [*await self._offsets.read_all(name)]
 
     async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool:
-        """Set offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
+        """Set offsets of a stopped connector. Return the result of its `alter_offsets`. Raises HerderError."""
         await self._prepare_change_of_offsets(name)
         async with self._lock(name):
             config = self._stopped_config(name)
@@ -310,7 +310,7 @@ class BaseHerder:
             raise BadRequestError(f"An offset is too large for the offsets topic: {error}") from error
 
     async def reset_offsets(self, name: str) -> bool:
-        """Remove all offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
+        """Remove all offsets of a stopped connector. Return the result of its `alter_offsets`. Raises HerderError."""
         await self._prepare_change_of_offsets(name)
         async with self._lock(name):
             config = self._stopped_config(name)
@@ -358,7 +358,7 @@ class BaseHerder:
     # Requests that concern no running connector
 
     async def cluster_id(self) -> str | None:
-        """Return the Kafka cluster's id; None if the cluster cannot be reached."""
+        """Return the Kafka cluster's id, or None if the cluster cannot be reached."""
         return await self._group_offsets.cluster_id()
 
     async def plugins(self, *, connectors_only: bool) -> list[dict[str, str]]:
@@ -370,11 +370,11 @@ class BaseHerder:
         return await self._plugins.config_of(plugin)
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> dict[str, Any]:
-        """Validate a configuration for a plug-in; return the REST API's format. Raises HerderError."""
+        """Validate a configuration for a plug-in. Return the result in the REST API's format. Raises HerderError."""
         return await self._plugins.validate_for(plugin, config)
 
     async def set_log_level(self, logger: str, level: str) -> list[str]:
-        """Set a log level in all processes of the worker; return the loggers that changed. Raises KeyError."""
+        """Set a log level in all processes of the worker. Return the loggers that have changed. Raises KeyError."""
         now_ms = time.time_ns() // 1_000_000
         affected = logs.set_level(logger, level, now_ms)
         await self._instances.worker.set_log_level(logger, level, now_ms)

@@ -34,7 +34,7 @@ START_TIMEOUT_S = 30.0
 
 @dataclass(slots=True, eq=False)
 class _OpenStore:
-    """The store of a connector with its own topic; `settings` are the keys with which it was opened."""
+    """The store of a connector with its own topic. `settings` are the keys with which the store was opened."""
 
     settings: Mapping[str, str]
     logs: TopicLogs
@@ -68,7 +68,7 @@ class ConnectorOffsets:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, connector: str, partitions: Sequence[Partition]) -> list[dict[str, Any] | None]:
-        """Return the offsets of these source partitions; None for a partition without an offset.
+        """Return the offsets of these source partitions, or None for each partition without an offset.
 
         Raises ClientError, InternalTopicError.
         """
@@ -81,7 +81,7 @@ class ConnectorOffsets:
             return await store.read_all(connector)
 
     async def write(self, connector: str, offsets: Sequence[tuple[Partition, Offset | None]]) -> None:
-        """Set offsets; returns when the records are acknowledged. Raises ClientError, InternalTopicError."""
+        """Set offsets, and wait until the records are acknowledged. Raises ClientError, InternalTopicError."""
         async with self._store_of(connector) as store:
             await store.write(connector, offsets)
 
@@ -186,7 +186,7 @@ class ConnectorOffsets:
 
 
 def _settings(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the keys that select a connector's own offsets topic; an empty dict if it has none."""
+    """Return the keys that select a connector's own offsets topic, or an empty dict if it has no topic of its own."""
     if not config.get(TOPIC, "").strip():
         return {}
     return {key: value for key, value in config.items() if key == TOPIC or ".override." in key}

@@ -1,7 +1,7 @@
 """Compares the desired state of connectors with the running instances, and decides what to start and stop. No I/O.
 
 The desired state comes from the config store's log and, in a distributed worker, from the assignment of the worker. The
-caller reports every change and the result of every effect; each method returns the effects to carry out, in order.
+caller reports every change and the result of every effect. Each method returns the effects to carry out, in order.
 Effects of different instances may be carried out concurrently.
 
 An instance is the connector itself (task None) or a task. The states of an instance:
@@ -14,7 +14,7 @@ no effect until the result of the operation arrives. A start that is no longer w
 instance is replaced if the configuration with which it was started is not the current one. A failed instance stays
 as it is until a restart, a new configuration or a stop.
 
-As in Kafka Connect, a paused connector has no connector instance, and its tasks run but are paused; a stopped connector
+As in Kafka Connect, a paused connector has no connector instance, and its tasks run but are paused. A stopped connector
 has no instances. Tasks run with the configuration that the connector had when their configurations were generated.
 
 The statuses are those that Kafka Connect stores: an instance has its first status when it runs or fails, and the status
@@ -145,7 +145,7 @@ class PutStatus:
 
 @dataclass(frozen=True, slots=True)
 class ShowStarting:
-    """Report an instance that starts as UNASSIGNED until it has a status; nothing is stored."""
+    """Report the state UNASSIGNED for a starting instance until the instance has a status. Nothing is stored."""
 
     instance: InstanceId
     version: str | None = None
@@ -276,7 +276,7 @@ class HerderCore:
         return [] if local is None else [instance.id for instance in local.instances.values()]
 
     def shown_without_instance(self, connector: str) -> State | None:
-        """Return the status of a connector that is paused or stopped; None if it has an instance."""
+        """Return the status of a paused or stopped connector, or None if the connector has an instance."""
         local = self._connectors.get(connector)
         return None if local is None else local.shown
 
@@ -548,7 +548,7 @@ class HerderCore:
         return self.task_configs_needed(instance.id)
 
     def _completed_request(self, id_: InstanceId) -> tuple[ConnectorState | None, _Connector | None]:
-        """Complete a request for task configurations; return the connector unless the response is outdated."""
+        """Complete a request for task configurations. Return the connector unless the response is outdated."""
         local = self._connectors.get(id_.connector)
         if local is None or local.requested != id_:
             return None, None
@@ -687,7 +687,7 @@ class HerderCore:
 
 
 def _reloads(config: Mapping[str, str]) -> bool:
-    """Whether config.action.reload is restart; a value that contains a variable counts as not set."""
+    """Whether config.action.reload is restart. A value that contains a variable is treated as not set."""
     try:
         return bool(framework_value(config, "config.action.reload") == "restart")
     except ConfigError:

@@ -362,7 +362,7 @@ class DistributedHerder(BaseHerder):
     # Task configurations, from the worker that runs the connector to the leader
 
     async def _submit_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Store task configurations through the leader, in the background; retry until it has stored them."""
+        """Store task configurations through the leader, in the background. Retry until the leader has stored them."""
         if (earlier := self._submissions.pop(name, None)) is not None:
             earlier.cancel()
         self._submissions[name] = self._spawn(self._submit_until_stored(name, configs))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class HerderError(Exception):
-    """The base class of the herder's errors; an internal error."""
+    """The base class of the herder's errors. An instance of this class is an internal error."""
 
     status: ClassVar[int] = 500
 
@@ -37,7 +37,7 @@ class ForbiddenError(HerderError):
 
 
 class ConflictError(HerderError):
-    """The operation is temporarily impossible; the client may retry it."""
+    """The operation is temporarily impossible. The client may retry it."""
 
     status = 409
 
@@ -64,8 +64,8 @@ class WorkerStoppingError(HerderError):
 class ForwardError(HerderError):
     """Only another worker can execute the request: the leader, or the worker that runs the connector or task.
 
-    `url` is the other worker's URL; None if it is unknown, because a rebalance is in progress. `replaced` waits until
-    a rebalance has replaced the other worker.
+    `url` is the other worker's URL, or None if it is unknown, because a rebalance is in progress. `replaced` waits
+    until a rebalance has replaced the other worker.
     """
 
     status = 409

@@ -68,7 +68,7 @@ class ReadConfigs:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Rejoin the group after a delay; 0 = now."""
+    """Rejoin the group after a delay. If the delay is 0, rejoin immediately."""
 
     reason: str
     delay_ms: int = 0
@@ -129,7 +129,10 @@ class GroupCore:
         return self._highest
 
     def owner_url(self, connector: str, task: int | None) -> str | None:
-        """Return the URL of the worker that runs a connector (task None) or task; None unless this is the leader."""
+        """Return the URL of the worker that runs a connector (task None) or task.
+
+        Only the leader knows it; others return None.
+        """
         if not self.is_leader:
             return None
         owner = next((member for member, owned in self._owners.items() if owned.contains(connector, task)), None)
@@ -178,7 +181,7 @@ class GroupCore:
         return [] if assigned == self._configured else [Rejoin("connectors or tasks were created or deleted")]
 
     def on_join_prepare(self) -> list[GroupEffect]:
-        """Handle the beginning of a rebalance; with the eager protocol, the worker stops everything first."""
+        """Handle the beginning of a rebalance. With the eager protocol, first stop all connectors and tasks."""
         self.is_leader, self._owners, self._is_joining = False, {}, True
         if self.version is not Version.EAGER or self._held is None:
             return []

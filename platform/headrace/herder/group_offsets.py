@@ -24,14 +24,14 @@ _GROUP_HAS_MEMBERS = (ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID, Er
 
 
 class GroupOffsets:
-    """Reads and alters group offsets; opens an admin client for each request, because such requests are rare."""
+    """Reads and alters group offsets. Each request opens an admin client, because such requests are rare."""
 
     def __init__(self, worker: Mapping[str, str]) -> None:
         self._worker = worker
         self._cluster_id: str | None = None
 
     async def cluster_id(self) -> str | None:
-        """Return the Kafka cluster's id; None if the cluster cannot be reached."""
+        """Return the Kafka cluster's id, or None if the cluster cannot be reached."""
         if self._cluster_id is None:
             try:
                 async with self._admin({"name": "worker"}, "describe the cluster", CLUSTER_ID_TIMEOUT_S) as admin:

@@ -23,7 +23,7 @@ _NO_OFFSET = -1
 
 
 class Version(IntEnum):
-    """A version of the group protocol; a group prefers the highest version that all its workers support."""
+    """A version of the group protocol. A group prefers the highest version that all its workers support."""
 
     EAGER = 0
     COMPATIBLE = 1
@@ -71,7 +71,7 @@ class GroupAssignment:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetadata:
-    """The state that a worker sends with JoinGroup; `config_offset` is the next offset of the config topic."""
+    """The state that a worker sends with JoinGroup. `config_offset` is the next offset of the config topic."""
 
     url: str
     config_offset: int

@@ -19,7 +19,7 @@ RequestedOffsets = Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorInfo:
-    """A connector; its tasks have the numbers 0 to `task_count - 1`."""
+    """A connector. Its tasks have the numbers 0 to `task_count - 1`."""
 
     name: str
     config: Mapping[str, str]
@@ -39,7 +39,7 @@ class ConnectorStatus:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """The result of creating or reconfiguring a connector; `info` has the configuration as it was submitted."""
+    """The result of creating or reconfiguring a connector. `info` has the configuration as it was submitted."""
 
     is_new: bool
     info: ConnectorInfo
@@ -138,13 +138,13 @@ class Herder(Protocol):
         """Create or reconfigure a connector. Raises BadRequestError, AlreadyExistsError."""
 
     async def patch(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
-        """Change configuration keys; the value None removes a key (KIP-477). Raises NotFoundError, BadRequestError.
+        """Change configuration keys. The value None removes a key (KIP-477). Raises NotFoundError, BadRequestError.
 
         The result has the configuration in the order of Java's `HashMap`, as in Kafka Connect.
         """
 
     async def delete(self, name: str) -> None:
-        """Stop and delete a connector; its offsets are kept. Raises NotFoundError."""
+        """Stop and delete a connector. Its offsets are kept. Raises NotFoundError."""
 
     async def set_target(self, name: str, target: TargetState) -> None:
         """Pause, resume or stop a connector. Raises NotFoundError."""
@@ -162,13 +162,13 @@ class Herder(Protocol):
         """Return the committed offsets of a connector (KIP-875). Raises NotFoundError, HerderError."""
 
     async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool:
-        """Set offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
+        """Set offsets of a stopped connector. Return the result of its `alter_offsets`. Raises HerderError."""
 
     async def reset_offsets(self, name: str) -> bool:
-        """Remove all offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
+        """Remove all offsets of a stopped connector. Return the result of its `alter_offsets`. Raises HerderError."""
 
     async def cluster_id(self) -> str | None:
-        """Return the Kafka cluster's id; None if the cluster cannot be reached."""
+        """Return the Kafka cluster's id, or None if the cluster cannot be reached."""
 
     async def plugins(self, *, connectors_only: bool) -> list[dict[str, str]]:
         """List the available plug-ins in the REST API's format. Raises HerderError."""
@@ -177,10 +177,10 @@ class Herder(Protocol):
         """Return the key definitions of a plug-in in the REST API's format. Raises NotFoundError, HerderError."""
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> dict[str, Any]:
-        """Validate a configuration for a plug-in; return the REST API's format. Raises HerderError."""
+        """Validate a configuration for a plug-in. Return the result in the REST API's format. Raises HerderError."""
 
     async def set_log_level(self, logger: str, level: str) -> list[str]:
-        """Set a log level in all processes of the worker; return the loggers that changed. Raises KeyError."""
+        """Set a log level in all processes of the worker. Return the loggers that have changed. Raises KeyError."""
 
     async def set_group_log_level(self, logger: str, level: str) -> None:
         """Set a log level in all workers of the group (KIP-976). Raises KeyError."""

@@ -74,7 +74,7 @@ class Instances:
         self._foreign_workers = set[str]()
 
     async def stop(self) -> None:
-        """Stop all tasks (which commit their offsets) and connectors; effects are no longer carried out."""
+        """Stop all tasks (which commit their offsets) and connectors. From now on, carry out no effects."""
         self._is_stopping = True
         operations = {task: effect for each in self._operations.values() for task, effect in each.items()}
         for operation, effect in operations.items():
@@ -163,7 +163,7 @@ class Instances:
             )
 
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
-        """Write a task's offsets; returns when they are durable.
+        """Write a task's offsets, and wait until they are durable.
 
         Raises LookupError if another worker may run the task: it may have committed later offsets, or a user may have
         reset them.
@@ -178,7 +178,7 @@ class Instances:
     # Effects of HerderCore
 
     def carry_out(self, effects: Iterable[core.Effect]) -> None:
-        """Carry out effects of `HerderCore`; starts and stops continue in the background."""
+        """Carry out effects of `HerderCore`. Starts and stops continue in the background."""
         if self._is_stopping:
             return
         for effect in effects:

@@ -15,7 +15,7 @@ _KEYS = ("config.storage.topic", "offset.storage.topic", "status.storage.topic")
 
 
 def internal_topics_header(config: WorkerConfig) -> str:
-    """Return the names of a distributed worker's internal topics; empty for a standalone worker."""
+    """Return the names of a distributed worker's internal topics, or an empty string for a standalone worker."""
     return ",".join(config.values[key] for key in _KEYS if key in config.values)
 
 

@@ -46,7 +46,7 @@ class PluginCalls:
         return str(result["type"])
 
     async def type_of(self, config: Mapping[str, str]) -> str:
-        """Return "source" or "sink"; "unknown" if the connector class cannot be loaded."""
+        """Return "source" or "sink", or "unknown" if the connector class cannot be loaded."""
         try:
             return await self._worker.connector_type(config)
         except (RemoteError, CallTimeout, OSError):
@@ -61,7 +61,10 @@ class PluginCalls:
             return await _translated(self._worker.validate(config))
 
     async def validate_for(self, plugin: str, config: Mapping[str, str | None]) -> dict[str, Any]:
-        """Validate for the plug-in in the URL; return exactly the REST API's format. Raises HerderError."""
+        """Validate a configuration for the plug-in in the URL.
+
+        Return exactly the REST API's format. Raises HerderError.
+        """
         with stage("performing multi-property validation for the connector"):
             result = await _translated(self._worker.validate(config, plugin))
         return {key: result[key] for key in ("name", "error_count", "groups", "configs")}
@@ -78,7 +81,7 @@ class PluginCalls:
             raise NotFoundError(str(error)) from None
 
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[OffsetPair]) -> bool:
-        """Let a stopped connector check new offsets; return the result of its `alter_offsets`. Raises HerderError."""
+        """Let a stopped connector check new offsets. Return the result of its `alter_offsets`. Raises HerderError."""
         return await _translated(self._worker.alter_offsets(name, config, offsets))
 
 

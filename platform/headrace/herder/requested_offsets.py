@@ -84,7 +84,7 @@ def _parse_offset(offset: Mapping[str, Any] | None) -> dict[str, int] | None:
 
 
 def _integer(value: Any, highest: int) -> int | None:
-    """Parse a number or a string as Java's `parseInt` and `parseLong` do; None if that fails."""
+    """Parse a number or a string as Java's `parseInt` and `parseLong` do. Return None if that fails."""
     if isinstance(value, bool) or not _INTEGER.fullmatch(text := str(value)):
         return None
     number = int(text)

@@ -28,7 +28,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class Kind(Enum):
-    """The kind of a request; the value is the maximum number of concurrent requests of this kind."""
+    """The kind of a request. The value is the maximum number of concurrent requests of this kind."""
 
     FORWARDED = 64
     TASK_CONFIGS = 16
@@ -83,7 +83,7 @@ async def send(
 
 
 class _Request:
-    """A request that a thread sends; another thread may abort it."""
+    """A request that a thread sends. Another thread may abort the request."""
 
     def __init__(self) -> None:
         self._connection: http.client.HTTPConnection | None = None

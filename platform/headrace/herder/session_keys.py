@@ -45,7 +45,10 @@ class SessionKeyRotation:
             self._timer = None
 
     def rotate_if_due(self) -> None:
-        """Write a new key if there is none or if it has expired; otherwise do so when it expires."""
+        """Write a new key if there is no key or it has expired.
+
+        Otherwise, write a new key when the current key expires.
+        """
         self.stop()
         if not self._is_needed():
             return
@@ -60,7 +63,7 @@ class SessionKeyRotation:
             self._rotate_after((key.created_ms + ttl_ms - now_ms) / 1000)
 
     async def _write(self, key: PutSessionKey, ttl_ms: int) -> None:
-        """Write a session key; if that fails, try again with another one."""
+        """Write a session key. If this fails, try again with another key."""
         try:
             await self._configs.append(key)
         except (ClientError, TimeoutError) as error:

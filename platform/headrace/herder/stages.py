@@ -1,6 +1,6 @@
 """The stages of a request, which are the worker's operations for it. The response after a timeout names the last stage.
 
-The herder marks an operation that may take long with `stage`; the REST server calls `track` for each request and
+The herder uses `stage` to mark an operation that may take long. The REST server calls `track` for each request, and
 reads the last stage after the request timeout. The texts are those of Kafka Connect's `Stage`. The tracker of a request
 is in a context variable, which the tasks and threads that execute the request inherit.
 """

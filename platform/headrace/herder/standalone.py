@@ -1,4 +1,4 @@
-"""The standalone herder: one worker runs everything; configurations and statuses are in memory, offsets in a file."""
+"""The standalone herder: a single worker. Configurations and statuses are in memory, and offsets are in a file."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class GroupListener(Protocol):
 
 
 class WorkerGroup:
-    """One worker of a group; `start` joins the group, `stop` leaves it."""
+    """One worker of a group. `start` joins the group, and `stop` leaves it."""
 
     def __init__(
         self,
@@ -93,7 +93,10 @@ class WorkerGroup:
         self._membership.start()
 
     async def stop(self) -> None:
-        """Leave the group; its other workers take over after the scheduled rebalance delay."""
+        """Leave the group.
+
+        Its other workers run this worker's connectors and tasks after the scheduled rebalance delay.
+        """
         self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
@@ -345,7 +348,7 @@ class WorkerGroup:
 
 
 def _url_of(metadata: bytes) -> str | None:
-    """Return the URL that a member advertises; None if its metadata cannot be read."""
+    """Return the URL that a member advertises, or None if its metadata cannot be read."""
     try:
         return group_protocol.decode_metadata(metadata).url
     except group_protocol.GroupProtocolError:

@@ -45,7 +45,7 @@ class _ErrorDetails(msgspec.Struct, array_like=True):
 
 @cache
 def decoder(receives: Any) -> msgspec.msgpack.Decoder[Any]:
-    """Return the decoder of messages of this type; creating one takes time and memory."""
+    """Return the decoder of messages of this type. It is cached, because creating it takes time and memory."""
     return msgspec.msgpack.Decoder(receives)
 
 
@@ -101,7 +101,7 @@ class Channel(asyncio.Protocol):
             self._requests.pop(number, None)
 
     def notify(self, message: Notification) -> None:
-        """Send a message without a response; it is dropped if the other process is dead."""
+        """Send a message without a response. If the other process is dead, the message is dropped."""
         if self._is_open():
             self._send(_Kind.NOTIFICATION, 0, message)
 

@@ -75,7 +75,7 @@ def consumer_properties(worker: Mapping[str, str], connector: Mapping[str, str],
 
 
 def admin_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
-    """Return the admin client configuration of a task; it also contains the worker's unprefixed keys."""
+    """Return the admin client configuration of a task. It also contains the worker's keys without a prefix."""
     bare = {key: value for key, value in worker.items() if key in _SHARED_CLIENT_KEYS}
     return bare | _common(worker, f"connector-adminclient-{task}") | _layers(worker, connector, "admin.")
 

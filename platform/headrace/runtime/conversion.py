@@ -1,4 +1,4 @@
-"""Converts between batches and the bytes in topics; key, value and header conversion are separate stages."""
+"""Converts between batches and the bytes in topics. Key, value and header conversion are separate stages."""
 
 from __future__ import annotations
 

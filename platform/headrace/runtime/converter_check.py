@@ -42,7 +42,7 @@ class ConverterCheck:
         return self._process.pid
 
     async def errors(self, timeout_s: float) -> list[str]:
-        """Wait for the check; return one error message for each converter that cannot be used."""
+        """Wait for the check. Return one error message for each converter that cannot be used."""
         import asyncio  # a late import, because the child process does not need it
 
         try:

@@ -28,7 +28,7 @@ _CONTEXT_PREFIX = "__connect.errors."
 
 
 class DeadLetterQueue:
-    """The producer of one dead letter queue; `open` creates it."""
+    """The producer of one dead letter queue. Create it with `open`."""
 
     def __init__(self, topic: str, spec: TaskSpec, producer: Producer, *, with_context: bool) -> None:
         self.topic = topic
@@ -51,7 +51,7 @@ class DeadLetterQueue:
         return cls(config.topic, spec, producer, with_context=config.with_context_headers)
 
     def send(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> Future[Any]:
-        """Send one failed record; return a future of its acknowledgement. Not callable on the event loop.
+        """Send one failed record. Return a future of its acknowledgement. Not callable on the event loop.
 
         `origin` contains the values of the context headers `topic`, `partition` and `offset`.
         """

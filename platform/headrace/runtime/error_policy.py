@@ -50,7 +50,7 @@ class Failure:
 
 
 def tolerance_exceeded(failure: Failure, record: str) -> ToleranceExceeded:
-    """Return the error that fails the task; `record` describes the record."""
+    """Return the error that fails the task. `record` is a description of the failed record."""
     error = failure.error
     exceeded = ToleranceExceeded(
         f"Tolerance exceeded in error handler: {record}, stage {failure.stage.value}, "

@@ -147,7 +147,7 @@ class ForkServer:
         return True
 
     def _try_import(self, module: str) -> None:
-        """Import a shared module in a child; `_reap` handles the result."""
+        """Import a shared module in a child. `_reap` handles the result."""
         try:
             pid = os.fork()
         except OSError:

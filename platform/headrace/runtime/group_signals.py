@@ -1,7 +1,7 @@
 """Blocks SIGINT and SIGTERM in child processes until they are ready to handle these signals.
 
 Ctrl-C, for example, signals the worker's whole process group, but only the worker decides when its children stop. A
-child ignores these signals once its imports are complete; until then they are blocked.
+child ignores these signals once its imports are complete. Until then, the signals are blocked.
 """
 
 from __future__ import annotations

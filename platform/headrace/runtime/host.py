@@ -1,4 +1,4 @@
-"""A child process that runs connector instances and tasks; the worker sends it messages over a channel.
+"""A child process that runs connector instances and tasks. The worker sends messages to it over a channel.
 
 The main thread runs an event loop, which owns the channel and the clients' sockets. Each instance (of a connector or a
 task) has its own thread, and only this thread runs its plug-in code, so the host responds even if an instance hangs.

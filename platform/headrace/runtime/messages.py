@@ -1,7 +1,7 @@
 """The messages between the worker and the processes of its connectors and tasks: plain data. No I/O.
 
-A `Request[R]` receives a response of type R, or an error; a `Notification` receives none. The generation in an instance
-id distinguishes messages of a replaced instance from those of its successor.
+A `Request[R]` receives a response of type R, or an error. A `Notification` receives no response. The generation in an
+instance id distinguishes messages of a replaced instance from those of its successor.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def response_type(request: type[Request[Any]]) -> Any:
 
 
 class StartConnector(Request[str], frozen=True):
-    """Create and start a connector instance; the response is the connector's version."""
+    """Create and start a connector instance. The response is the connector's version."""
 
     instance: InstanceId
     spec: ConnectorSpec
 
 
 class StartTask(Request[str], frozen=True):
-    """Create a task and start its thread, which reports the task's state; the response is the task's version."""
+    """Create a task and start its thread, which reports the task's state. The response is the task's version."""
 
     instance: InstanceId
     spec: TaskSpec
@@ -60,7 +60,7 @@ class TaskConfigsRequest(Request[list[dict[str, str]]], frozen=True):
 
 
 class StopInstance(Request[None], frozen=True):
-    """Stop a connector or task; the response means that it has stopped."""
+    """Stop a connector or task. The response means that it has stopped."""
 
     instance: InstanceId
 
@@ -117,7 +117,7 @@ class ConnectorVersionRequest(Request[str], frozen=True):
 
 
 class AlterOffsets(Request[bool], frozen=True):
-    """Let a connector check altered offsets; the response is the result of its `alter_offsets`."""
+    """Let a connector check altered offsets. The response is the result of its `alter_offsets`."""
 
     spec: ConnectorSpec
     offsets: Sequence[OffsetPair]
@@ -157,7 +157,7 @@ class Exit(Notification, frozen=True):
 
 
 class StateChanged(Notification, frozen=True):
-    """An instance has a new state; `trace` is the stack trace of a failure."""
+    """An instance has a new state. After a failure, `trace` is the stack trace."""
 
     instance: InstanceId
     state: InstanceState
@@ -205,7 +205,7 @@ class ReadOffsets(Request[list[dict[str, Any] | None]], frozen=True):
 
 
 class CommitOffsets(Request[None], frozen=True):
-    """Write source offsets; the response means that they are stored."""
+    """Write source offsets. The response means that they are stored."""
 
     instance: InstanceId
     offsets: Sequence[OffsetPair]

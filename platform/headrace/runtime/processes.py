@@ -46,7 +46,7 @@ class ForkServerDied(ChildProcessError):
 
 
 class HostProcess:
-    """A child process with a channel; `ended` is its exit status.
+    """A child process with a channel. `ended` is a future of its exit status.
 
     `suspects` are the connectors that may have caused the process to exit. If the process was killed because the fork
     server died, no connector or task is at fault.
@@ -71,7 +71,7 @@ class HostProcess:
 
 
 class Processes:
-    """Starts child processes with `spawn()` and ends them with `close()`; the first use starts the fork server.
+    """Starts child processes with `spawn()` and ends them with `close()`. The first use starts the fork server.
 
     `spared` are the pids of direct children of the worker that this object must not end.
     """
@@ -122,7 +122,7 @@ class Processes:
         loop.add_reader(ours.fileno(), self._receive)
 
     async def spawn(self, name: str, handler: Handler) -> HostProcess:
-        """Fork a child that serves `headrace.runtime.host`; `handler` handles its messages to the worker.
+        """Fork a child that runs `headrace.runtime.host`. `handler` handles the child's messages to the worker.
 
         Raises OSError if no process can be created, and ForkServerDied if the call can be retried.
         """

@@ -26,7 +26,7 @@ _LISTENER_PREFIXES = {False: "listeners.https.", True: "admin.listeners.https."}
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address on which the server listens; an empty host means all addresses."""
+    """An address on which the server listens. An empty host means all addresses."""
 
     text: str
     scheme: str
@@ -64,14 +64,14 @@ def is_basic_auth_enabled(extensions: Sequence[str]) -> bool:
                 f"{name} is unknown: the only REST extension is {_BASIC_AUTH_CLASS}. Other extensions are Java "
                 "classes, which a worker in Python cannot load. They are not ignored, because without an "
                 "authentication extension the REST API would be open. Remove the class, and protect the REST API "
-                "otherwise"
+                "in another way"
             )
     return bool(extensions)
 
 
 @dataclass(frozen=True, slots=True)
 class OriginPatterns:
-    """The origins in `access.control.allow.origin`; None permits every origin."""
+    """The origins in `access.control.allow.origin`. None permits every origin."""
 
     patterns: tuple[re.Pattern[str], ...] | None
 
@@ -150,8 +150,7 @@ def header_rules(text: str) -> tuple[HeaderRule, ...]:
 class Tls:
     """The `ssl.*` settings of https listeners, and of requests to other workers.
 
-    Paths lead to key stores of Java (JKS or PKCS#12) or to PEM files; `certificate`, `key` and `trusted` are PEM
-    strings.
+    Paths name key stores of Java (JKS or PKCS#12) or PEM files. `certificate`, `key` and `trusted` are PEM strings.
     """
 
     certificate_path: str | None

@@ -19,7 +19,7 @@ class RestartPolicy:
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> RestartPolicy:
-        """Read the keys of a connector's configuration; a value that contains a variable counts as not set."""
+        """Read the keys of a connector's configuration. A value that contains a variable is treated as not set."""
 
         def value(key: str) -> int:
             try:

@@ -24,7 +24,7 @@ _SENDS_MAX = 500
 class SelfReadingSinkErrors:
     """The error handling of one task. This object is also the task's errant record reporter.
 
-    `read_records(positions)` reads records again; `from_loop` runs a coroutine on the event loop and waits for it.
+    `read_records(positions)` reads records again. `from_loop` runs a coroutine on the event loop and waits for it.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Partitions are assigned; the consumer is at these positions."""
+    """Partitions are assigned. The consumer is at these positions."""
 
     positions: Mapping[TopicPartition, int]
 
@@ -116,7 +116,7 @@ class SinkConsumer:
         self._consumer: Consumer | None = None
 
     async def open(self) -> None:
-        """Connect and start to consume. Raises ClientError; the call can then be retried."""
+        """Connect and start to consume. Raises ClientError. After this error, the call can be retried."""
         self._cluster = await Cluster.open(self._config)
         self._consumer = await Consumer.open(self._config, cluster=self._cluster)
         self._poll_loop = self._loop.create_task(self._poll_forever(self._consumer))

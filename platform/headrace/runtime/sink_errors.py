@@ -47,7 +47,7 @@ class _FailedRecord:
 class SinkErrors:
     """The error handling of one sink task. This object is also the task's errant record reporter.
 
-    `read_record(topic, partition, offset)` reads a record again from its topic; `run` runs a coroutine on the event
+    `read_record(topic, partition, offset)` reads a record again from its topic. `run` runs a coroutine on the event
     loop.
     """
 

@@ -42,7 +42,7 @@ class SinkOffsets:
                 self._commit_numbers[partition] = number
 
     def rewind(self) -> dict[TopicPartition, int]:
-        """Reset the delivered offsets to the committed offsets; return the offsets to seek to."""
+        """Reset the delivered offsets to the committed offsets. Return the offsets to which the consumer must seek."""
         self.delivered.update(self.committed)
         return dict(self.committed)
 

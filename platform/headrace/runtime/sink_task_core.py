@@ -247,14 +247,14 @@ class SinkTaskCore:
     # Events of the consumer
 
     def on_assigned(self, positions: Mapping[TopicPartition, int]) -> list[Effect]:
-        """Partitions were assigned; the consumer is at these positions."""
+        """Partitions were assigned. The consumer is at these positions."""
         if self._is_stopped:
             return []
         self._offsets.assign(positions)
         return [Open(sorted(positions)), Opened()]
 
     def opened(self) -> list[Effect]:
-        """`open` returned; it may have paused partitions and requested offsets."""
+        """`open` returned. It may have paused partitions and requested offsets."""
         has_pauses = self._is_paused or self._is_redelivering or self._paused_by_task
         return [*([self._set_paused()] if has_pauses else []), *self._seek_requested()]
 

@@ -170,7 +170,7 @@ class RetryWithToleranceOperator:
         return []
 
     def _give_up(self, failure: Failure, part: Part) -> None:
-        """Report the record of `part`; raise ToleranceExceeded if errors are not tolerated."""
+        """Report the record in `part`. Raise ToleranceExceeded if errors are not tolerated."""
         self._report(failure, part)
         if not self._policy.tolerate:
             raise tolerance_exceeded(failure, self._describe(part))

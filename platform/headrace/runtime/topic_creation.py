@@ -34,7 +34,7 @@ class _Group:
 
 
 class TopicCreation:
-    """The topic creation groups in order; the default group is last."""
+    """The topic creation groups in order. The default group is last."""
 
     def __init__(self, groups: list[_Group]) -> None:
         self._groups = groups

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class SendRequest(Protocol):
-    """Sends a request to a host. Raises RemoteError; any other error means that the host is unusable."""
+    """Sends a request to a host. Raises RemoteError. Any other error means that the host is unusable."""
 
     async def __call__(self, host: HostProcess, message: messages.Request[R], /) -> R: ...
 
@@ -85,7 +85,7 @@ class ValidatorPool:
 
 
 def _class_of(message: messages.Request[Any]) -> str:
-    """Return the connector class that a request concerns; an empty string if it concerns none."""
+    """Return the connector class that a request concerns, or an empty string if it concerns no class."""
     match message:
         case messages.AlterOffsets(spec):
             return spec.config.get("connector.class", "")

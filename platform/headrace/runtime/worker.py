@@ -127,7 +127,7 @@ class Worker:
         self._notify(id_, messages.ResumeTask(id_))
 
     async def stop(self, id_: InstanceId) -> None:
-        """Stop a connector or task; after `task.shutdown.graceful.timeout.ms`, kill it."""
+        """Stop a connector or task. After `task.shutdown.graceful.timeout.ms`, kill it."""
         if (instance := self._instances.get(id_)) is not None:
             await self._stop([instance])
 
@@ -147,7 +147,7 @@ class Worker:
                 await self._kill_after_timeout(instance, instance.host)
 
     async def stop_all(self) -> None:
-        """Stop all connectors and tasks concurrently; after `task.shutdown.graceful.timeout.ms`, kill them."""
+        """Stop all connectors and tasks concurrently. After `task.shutdown.graceful.timeout.ms`, kill them."""
         await self._stop(list(self._instances.values()))
 
     async def _start(self, instance: _Instance, message: messages.Request[R]) -> R:

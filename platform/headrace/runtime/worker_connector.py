@@ -128,7 +128,7 @@ class WorkerConnector:
         return await self._loop.run_in_executor(self._thread, _returnable, in_context)
 
     def request(self, message: messages.Request[_T]) -> _T:
-        """Send a request to the worker and return its response; called in the connector's thread."""
+        """Send a request to the worker and return its response. Called in the connector's thread."""
         return asyncio.run_coroutine_threadsafe(self._channel.request(message), self._loop).result()
 
     def notify(self, message: messages.Notification) -> None:

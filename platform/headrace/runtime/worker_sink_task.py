@@ -243,7 +243,7 @@ class WorkerSinkTask(WorkerTask):
         return self.core.commit_succeeded(effect.offsets, effect.number)
 
     def carry_out_now(self, effects: list[core.Effect]) -> None:
-        """Carry out effects of a call from the task; called in the task's thread."""
+        """Carry out effects of a call from the task. Called in the task's thread."""
         self._carry_out(effects)
 
     @property
@@ -308,7 +308,7 @@ class WorkerSinkTask(WorkerTask):
 
 
 class _Context(TaskContext):
-    """The platform's interface for a sink task; used from the task's thread."""
+    """The platform's interface for a sink task. The task's thread uses it."""
 
     def __init__(self, worker_task: WorkerSinkTask) -> None:
         super().__init__(worker_task)

@@ -239,8 +239,8 @@ class WorkerSourceTask(WorkerTask):
             log.info("Task %s: its worker responds and is a member of its group again; polling again", self.spec.name)
         else:
             log.error(
-                "Task %s: its worker did not respond within session.timeout.ms, or is no member of its group; another "
-                "worker may run the task, so it does not poll until the worker confirms that it may run it",
+                "Task %s: its worker did not respond within session.timeout.ms or is not a member of its group, so "
+                "another worker may run the task. The task does not poll until its worker responds as a group member",
                 self.spec.name,
             )
         self._report_event(self.core.on_confirmed, is_confirmed)

@@ -87,11 +87,11 @@ class WorkerTask:
         """Called on the event loop when `stopping` or `paused` has changed."""
 
     def wake_task(self) -> None:
-        """Interrupt running plug-in code; called in a separate thread."""
+        """Interrupt running plug-in code. Called in a separate thread."""
         self.task.wake_up()
 
     def release_task(self) -> None:
-        """Make the last call to the plug-in, so that it releases its resources; runs in the task's thread."""
+        """Make the last call to the plug-in, so that it releases its resources. Runs in the task's thread."""
         self.task.stop()
 
     # Called for the worker's messages, on the event loop

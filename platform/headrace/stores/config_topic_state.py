@@ -49,7 +49,7 @@ class ConfigTopicState:
         return ConfigSnapshot(self._next_offset, dict(self._connectors), self._session_key)
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> ConfigChange | None:
-        """Apply a record; return the change that it completes. Records that cannot be read are logged and skipped.
+        """Apply a record. Return the change that it completes. Records that cannot be read are logged and skipped.
 
         As in Kafka Connect, a value that is not JSON does not advance the snapshot's offset. All workers of a group
         must follow this rule, because they start their assignments only if their offsets are equal.

@@ -43,7 +43,7 @@ class ConnectorOffsetStore:
         return list({canonical(partition): (partition, offset) for partition, offset in pairs}.values())
 
     async def write(self, connector: str, offsets: Sequence[tuple[Partition, Offset | None]]) -> None:
-        """Set offsets (None removes an offset); returns when they are durable. Raises ClientError."""
+        """Set offsets (None removes an offset), and wait until they are durable. Raises ClientError."""
         tombstones = [pair for pair in offsets if pair[1] is None]
         if tombstones:
             await self._worker.write(connector, tombstones)

@@ -54,7 +54,7 @@ class FileOffsetStore:
             self._lock.close()
 
     def load(self) -> None:
-        """Read the file; a missing or empty file contains no offsets. Raises OffsetFileError."""
+        """Read the file. A missing or empty file contains no offsets. Raises OffsetFileError."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -65,7 +65,7 @@ class FileOffsetStore:
             self._parse(content)
 
     async def read(self, connector: str, partitions: Sequence[Partition]) -> list[dict[str, Any] | None]:
-        """Return the offsets of these source partitions; None for a partition without an offset."""
+        """Return the offsets of these source partitions, or None for each partition without an offset."""
         return [self._read_one(connector, partition) for partition in partitions]
 
     async def read_all(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -77,7 +77,7 @@ class FileOffsetStore:
         return found
 
     async def write(self, connector: str, offsets: Sequence[tuple[Partition, Offset | None]]) -> None:
-        """Set offsets (None removes an offset); returns when the file is on disk. Raises OffsetFileError."""
+        """Set offsets (None removes an offset), and wait until the file is on disk. Raises OffsetFileError."""
         async with self._write_lock:
             for partition, offset in offsets:
                 self._set(connector, partition, offset)

@@ -17,12 +17,12 @@ _REMOVED = ("topic", "partitions", "replication.factor")
 
 
 class InternalTopicError(Exception):
-    """An internal topic cannot be created or used; the message names the key and the topic."""
+    """An internal topic cannot be created or used. The message names the key and the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """One internal topic; its configuration keys start with `prefix`, for example config.storage.
+    """One internal topic. Its configuration keys start with `prefix`, for example config.storage.
 
     `name_key` is the key that sets its name, if that is not `<prefix>.topic`.
     """

@@ -61,7 +61,7 @@ def load(stream: bytes) -> dict[bytes | None, bytes | None]:
 
 
 class _Reader:
-    """One pass over the stream; `_handles` numbers classes and objects as the writer did."""
+    """Reads the stream once. `_handles` numbers classes and objects as the writer did."""
 
     def __init__(self, stream: bytes) -> None:
         self._stream = stream

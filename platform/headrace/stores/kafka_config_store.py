@@ -36,7 +36,7 @@ class KafkaConfigStore:
         self._listener = None
 
     async def append(self, change: ConfigChange) -> int:
-        """Write a change; return the next offset of the topic, after the listener has received the change.
+        """Write a change. When the listener has received the change, return the next offset of the topic.
 
         Raises ClientError, and TimeoutError after 30 s.
         """

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaOffsetStore:
-    """The offsets of source connectors; `logs` must be started before the first call."""
+    """The offsets of source connectors. `logs` must be started before the first call."""
 
     def __init__(self, logs: TopicLogs, topic: str) -> None:
         self._log = logs.add(topic, self._on_record)
@@ -34,12 +34,12 @@ class KafkaOffsetStore:
         return [None if entry is None else entry[2] for entry in found]
 
     async def read_all(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Read to the end of the topic; return all (partition, offset) pairs of a connector. Raises ClientError."""
+        """Read to the end of the topic, and return all (partition, offset) pairs of a connector. Raises ClientError."""
         await self._log.read_to_end()
         return [(partition, offset) for _, partition, offset in self._offsets.get(connector, {}).values()]
 
     async def write(self, connector: str, offsets: Sequence[tuple[Partition, Offset | None]]) -> None:
-        """Set offsets (None removes an offset); returns when the records are acknowledged. Raises ClientError."""
+        """Set offsets (None removes an offset), and wait until the records are acknowledged. Raises ClientError."""
         known = self._offsets.get(connector, {})
         records = []
         for partition, offset in offsets:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaStatusStore:
-    """The statuses of all connectors of the group; `logs` must be started before `start`.
+    """The statuses of all connectors of the group. `logs` must be started before `start` is called.
 
     `listener`, if set, receives each status that was read and that this worker has not overwritten.
     """

@@ -25,7 +25,7 @@ def encode_key(connector: str, partition: Partition) -> bytes:
 
 
 def encode_value(offset: Offset | None) -> bytes | None:
-    """Encode the value of an offset; None is a tombstone."""
+    """Encode the value of an offset. None becomes a tombstone."""
     return None if offset is None else encode(in_hashmap_order(offset))
 
 

@@ -12,13 +12,13 @@ class OffsetStore(Protocol):
     """The committed offsets of source partitions."""
 
     async def read(self, connector: str, partitions: Sequence[Partition]) -> list[dict[str, Any] | None]:
-        """Return the offsets of these source partitions; None for a partition without an offset."""
+        """Return the offsets of these source partitions, or None for each partition without an offset."""
 
     async def read_all(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Return all (partition, offset) pairs of a connector."""
 
     async def write(self, connector: str, offsets: Sequence[tuple[Partition, Offset | None]]) -> None:
-        """Set offsets (None removes an offset); returns when they are durable."""
+        """Set offsets (None removes an offset), and wait until they are durable."""
 
 
 class MemoryOffsetStore:
@@ -28,7 +28,7 @@ class MemoryOffsetStore:
         self._offsets: dict[str, dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
 
     async def read(self, connector: str, partitions: Sequence[Partition]) -> list[dict[str, Any] | None]:
-        """Return the offsets of these source partitions; None for a partition without an offset."""
+        """Return the offsets of these source partitions, or None for each partition without an offset."""
         known = self._offsets.get(connector, {})
         found = [known.get(canonical(partition)) for partition in partitions]
         return [None if pair is None else dict(pair[1]) for pair in found]
@@ -38,7 +38,7 @@ class MemoryOffsetStore:
         return [(dict(partition), dict(offset)) for partition, offset in self._offsets.get(connector, {}).values()]
 
     async def write(self, connector: str, offsets: Sequence[tuple[Partition, Offset | None]]) -> None:
-        """Set offsets; None removes an offset."""
+        """Set offsets. None removes an offset."""
         known = self._offsets.setdefault(connector, {})
         for partition, offset in offsets:
             if offset is None:

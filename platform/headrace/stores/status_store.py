@@ -33,7 +33,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorStatuses:
-    """The statuses of a connector and its tasks; `connector` is None until its first status."""
+    """The statuses of a connector and its tasks. `connector` is None until the connector's first status."""
 
     connector: Status | None = None
     tasks: Mapping[int, Status] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class StatusStore(Protocol):
         """Remove the status of a task, or of a connector with its tasks and topics (task None)."""
 
     def get(self, connector: str) -> ConnectorStatuses:
-        """Return the statuses of a connector; an unknown connector has none."""
+        """Return the statuses of a connector. For an unknown connector, the result is empty."""
 
     def task_counts(self) -> dict[str, int]:
         """Return the connectors that have a status, each with the number of its tasks that have one."""

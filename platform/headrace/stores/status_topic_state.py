@@ -134,7 +134,7 @@ class StatusTopicState:
     # Records of the topic
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[StatusKey, Status | None] | None:
-        """Apply a record; return the status that it contains, unless this worker has overwritten it.
+        """Apply a record. Return the status that it contains, unless this worker has overwritten the status.
 
         Records that cannot be read are logged and skipped.
         """

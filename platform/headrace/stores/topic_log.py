@@ -128,7 +128,7 @@ class TopicLogs:
         return sum(name == topic for name, _ in self._consumer.assignment)
 
     def send(self, topic: str, key: bytes, value: bytes | None) -> asyncio.Future[RecordMetadata]:
-        """Append a record; the future completes when it is acknowledged, or fails with a ClientError."""
+        """Append a record. The future completes when the record is acknowledged, or fails with a ClientError."""
         assert self._producer is not None
         return self._producer.send(topic, self._partition_of(topic, key), RecordColumns(keys=[key], values=[value]))
 
@@ -192,7 +192,7 @@ class TopicLogs:
             try:
                 listener(TopicRecord(batch.partition, offset, key, value))
             except Exception:
-                log.exception("Topic %s: skipping the record at offset %d, handling it failed", batch.topic, offset)
+                log.exception("Topic %s: skipping the record at offset %d after an error", batch.topic, offset)
 
     def _remember_partition(self, topic: str, key: bytes, partition: int) -> None:
         if partition_for_key(key, len(self._topics[topic].partitions)) == partition:
@@ -214,11 +214,11 @@ class TopicLog:
         return self.logs.partitions(self.topic)
 
     def send(self, key: bytes, value: bytes | None) -> asyncio.Future[RecordMetadata]:
-        """Append a record; the future completes when it is acknowledged, or fails with a ClientError."""
+        """Append a record. The future completes when the record is acknowledged, or fails with a ClientError."""
         return self.logs.send(self.topic, key, value)
 
     async def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Append records in this order; return when all of them are acknowledged. Raises ClientError."""
+        """Append records in this order, and wait until all of them are acknowledged. Raises ClientError."""
         await asyncio.gather(*(self.send(key, value) for key, value in records))
 
     async def read_to_end(self) -> None:

@@ -75,7 +75,7 @@ def test_invalid_cluster_size_or_base_port_is_rejected(
 
 def test_invalid_cluster_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "cluster.properties").write_text("nodes=three\n")
-    with pytest.raises(ClusterError, match=r"does not contain valid nodes, base\.port and cluster\.id"):
+    with pytest.raises(ClusterError, match=r"lacks a valid value of nodes, base\.port or cluster\.id"):
         read_layout(tmp_path)
 
 
