@@ -21,7 +21,7 @@ class Assignment:
     tasks: frozenset[TaskId] = frozenset()
 
     def contains(self, connector: str, task: int | None) -> bool:
-        """Whether the assignment contains the connector instance (task None) or the task."""
+        """Whether the assignment contains a connector instance (if `task` is None) or a task."""
         return connector in self.connectors if task is None else (connector, task) in self.tasks
 
     def __bool__(self) -> bool:

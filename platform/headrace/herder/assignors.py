@@ -53,7 +53,7 @@ class _Load:
 
 
 def assign_round_robin(members: Iterable[str], configured: Assignment) -> dict[str, Assignment]:
-    """Distribute the connectors, then the tasks, over the members in the order of their ids."""
+    """Distribute first the connectors and then the tasks over the members, which are sorted by id."""
     loads = [_Load(member) for member in sorted(members)]
     targets = cycle(loads)
     for name in sorted(configured.connectors):
@@ -228,6 +228,6 @@ def _excess(total: int, held: Mapping[str, Sequence[_T]]) -> dict[str, Sequence[
 
 
 def _assign_evenly(held: Sequence[list[_T]], items: Sequence[_T]) -> None:
-    """Give each item to a member with the fewest items; `held` contains the items of each member."""
+    """Assign each item to a member with the fewest items. `held` contains the items of each member."""
     for item in items:
         min(held, key=len).append(item)

@@ -225,7 +225,7 @@ class BaseHerder:
         await self._instances.settled(name)
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Restart the selected instances (KIP-745); return their statuses at the beginning. Raises NotFoundError."""
+        """Restart the selected instances (KIP-745). Return their statuses before the restart. Raises NotFoundError."""
         await self._instances.settled(name)
         state = self._state(name, "Unknown connector: {}")
         statuses = self._statuses.get(name)
@@ -255,7 +255,7 @@ class BaseHerder:
             await self._instances.settled(name)
 
     async def _kind_of(self, config: Mapping[str, str]) -> str:
-        """Validate a configuration; return "source" or "sink". Raises BadRequestError, HerderError."""
+        """Validate a configuration. Return "source" or "sink". Raises BadRequestError, HerderError."""
         return await self._plugins.kind_of(config)
 
     async def _put(self, name: str, config: Mapping[str, str], kind: str, target: TargetState | None) -> None:
@@ -381,7 +381,7 @@ class BaseHerder:
         return affected
 
     async def wait_for_types(self) -> None:
-        """Wait until it is known which connectors are sources and which are sinks."""
+        """Wait until the types of all connectors (source or sink) are known."""
 
     # Details
 

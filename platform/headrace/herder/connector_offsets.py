@@ -1,6 +1,6 @@
 """The offsets of all source connectors of a distributed worker, some of which have their own offsets topic (KIP-618).
 
-A connector with `offsets.storage.topic` has its offsets in this topic, in the cluster that its `admin.override.*`,
+If a connector sets `offsets.storage.topic`, its offsets are in this topic, in the cluster that its `admin.override.*`,
 `consumer.override.*` and `producer.override.*` keys select. The worker creates the topic with the settings of its own
 offsets topic, and reads it while an instance of the connector runs in this worker or a request needs the offsets.
 """
@@ -86,7 +86,7 @@ class ConnectorOffsets:
             await store.write(connector, offsets)
 
     async def close_unused(self) -> None:
-        """Close the stores of connectors that no longer run in this worker."""
+        """Close the stores of connectors of which no instance runs in this worker any more."""
         for connector, opened in list(self._open.items()):
             if not opened.calls and not self._is_in_use(connector):
                 await self._close(connector, opened)

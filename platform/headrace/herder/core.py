@@ -310,7 +310,8 @@ class HerderCore:
     def restart(self, connector: str, plan: RestartPlan, *, shows_restarting: bool = False) -> list[Effect]:
         """Restart the selected instances that this worker runs.
 
-        With `shows_restarting` (KIP-745), their status is RESTARTING from their stop until they run.
+        With `shows_restarting` (KIP-745), the instances have the status RESTARTING from their stop until they run
+        again.
         """
         local = self._connectors.get(connector)
         if local is None:
@@ -332,7 +333,7 @@ class HerderCore:
         return [*(PutStatus(name, None, state) for state in states), _status_of_shown(local, name)]
 
     def status_replaced(self, connector: str, task: int | None) -> list[Effect]:
-        """Handle that another worker's outdated status has replaced the status of an instance that this worker runs."""
+        """Handle that another worker's outdated status has replaced the status of one of this worker's instances."""
         local, state = self._connectors.get(connector), self.snapshot.connectors.get(connector)
         if local is None or state is None:
             return []
@@ -647,7 +648,7 @@ class HerderCore:
         return [_status_of(instance), *effects]
 
     def _status_without_instance(self, local: _Connector, name: str) -> list[Effect]:
-        """Return the new status of a connector that has no instance, if it changes."""
+        """Return the effect that stores the status of a connector without an instance, if the status has changed."""
         state = self.snapshot.connectors.get(name)
         if state is None or None in local.instances:
             return []

@@ -69,7 +69,7 @@ NO_LEADER = "Cannot complete request momentarily due to no known leader URL, lik
 
 
 class DistributedHerder(BaseHerder):
-    """One worker of a group; call `start` first and `stop` last.
+    """One worker of a group. Call `start` first and `stop` last.
 
     `url` is the address at which the other workers of the group reach this worker's REST server.
     """
@@ -275,7 +275,7 @@ class DistributedHerder(BaseHerder):
             await self._prepare_change()
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Restart the selected instances (KIP-745); return their statuses at the beginning. Raises NotFoundError."""
+        """Restart the selected instances (KIP-745). Return their statuses before the restart. Raises NotFoundError."""
         if include_tasks or only_failed:
             await self._prepare_change()
             return await super().restart(name, include_tasks=include_tasks, only_failed=only_failed)
@@ -486,7 +486,7 @@ class DistributedHerder(BaseHerder):
             log.error("Config topic: the log level %s of %s is unknown", level, logger)
 
     def _find_types(self, snapshot: ConfigSnapshot) -> None:
-        """Find out which connector classes that another worker configured are sources and which are sinks."""
+        """Determine the types (source or sink) of connector classes that other workers have configured."""
         configs = {state.config.get("connector.class", ""): state.config for state in snapshot.connectors.values()}
         for class_name, config in configs.items():
             if class_name not in self._types:

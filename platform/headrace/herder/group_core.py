@@ -189,7 +189,7 @@ class GroupCore:
         return self._drop()
 
     def on_membership_lost(self) -> list[GroupEffect]:
-        """Handle the end of the membership: other workers will run what this worker has run."""
+        """Handle the end of the membership. Other workers will run the connectors and tasks of this worker."""
         self.is_leader, self._owners, self.leader_url, self._is_joining = False, {}, None, True
         self._stopped_to_join = EMPTY
         self._forget_rebalances()

@@ -57,7 +57,7 @@ class GroupAssignment:
     """The assignment that the leader computed for one worker.
 
     With version 0, `assigned` replaces the worker's assignment. With later versions, the worker adds `assigned` to it,
-    and stops `revoked`. After `delay_ms` (0 = none), the worker is to rejoin the group.
+    and stops `revoked`. After `delay_ms`, the worker must rejoin the group, unless `delay_ms` is 0.
     """
 
     leader: str

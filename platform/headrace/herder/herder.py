@@ -56,7 +56,7 @@ class TaskCounters:
 
 @dataclass(frozen=True, slots=True)
 class StartCounts:
-    """How often the worker tried to start instances, and with which result."""
+    """The number of the worker's attempts to start instances, and how many of them succeeded or failed."""
 
     attempts: int = 0
     successes: int = 0
@@ -152,7 +152,7 @@ class Herder(Protocol):
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
         """Restart the selected instances (KIP-745). Raises NotFoundError.
 
-        Return the statuses at the beginning, with the state RESTARTING for each selected instance.
+        Return the statuses before the restart, but with the state RESTARTING for each selected instance.
         """
 
     async def restart_task(self, name: str, number: int) -> None:

@@ -103,7 +103,7 @@ class Instances:
         self.carry_out(effects)
 
     def topic_used(self, instance: InstanceId, topic: str) -> None:
-        """Add a topic to those that the task's connector has used."""
+        """Add a topic to the list of topics that the task's connector has used."""
         if instance.connector in self.core.snapshot.connectors and self._config["topic.tracking.enable"]:
             self._statuses.add_topic(instance.connector, topic, instance.task or 0)
 

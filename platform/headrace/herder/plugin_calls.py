@@ -31,7 +31,7 @@ class PluginCalls:
         self._worker = worker
 
     async def kind_of(self, config: Mapping[str, str]) -> str:
-        """Validate a configuration; return "source" or "sink". Raises BadRequestError that lists all errors."""
+        """Validate a configuration. Return "source" or "sink". Raises BadRequestError, which lists all errors."""
         result = await self.validate(config)
         for warning in result.get("warnings", ()):  # a misspelt key often explains an error
             log.warning("%s%s", logs.context(config.get("name", ""), "worker"), warning)

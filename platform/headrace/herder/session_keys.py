@@ -22,7 +22,7 @@ KEY_RETRY_S = 1.0
 class SessionKeyRotation:
     """Replaces the session key when it is older than `inter.worker.key.ttl.ms`.
 
-    `is_needed` returns whether this worker is the leader of a group with the protocol `sessioned`; `spawn` runs a
+    `is_needed` returns whether this worker is the leader of a group with the protocol `sessioned`. `spawn` runs a
     coroutine in the background.
     """
 

@@ -23,7 +23,7 @@ from headrace.stores.status_store import MemoryStatusStore
 
 
 class StandaloneHerder(BaseHerder):
-    """All connectors of a standalone worker; call `start` first and `stop` last."""
+    """All connectors of a standalone worker. Call `start` first and `stop` last."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ RETRY_S = 1.0
 
 
 class TaskConfigsRepair:
-    """The task configurations that the leader writes again, one connector after the other."""
+    """Writes task configurations again as the leader, for one connector after the other."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class TaskConfigsRepair:
         self._is_running = False
 
     def is_due(self, snapshot: ConfigSnapshot) -> bool:
-        """Whether `run` should be called: this worker is the leader, and a connector needs it."""
+        """Whether `run` should be called, because this worker is the leader and a connector needs this."""
         return not self._is_running and self._is_leader() and bool(_connectors(snapshot))
 
     async def run(self) -> None:
-        """Write task configurations until no connector needs it or another worker is the leader."""
+        """Write task configurations again until no connector needs this any more, or another worker is the leader."""
         if self._is_running:
             return
         self._is_running = True

@@ -322,7 +322,7 @@ class WorkerGroup:
         return True
 
     async def _leave_until_readable(self) -> None:
-        """Leave the group, so that others can rebalance, and rejoin it when the config topic can be read."""
+        """Leave the group, so that its other members can rebalance. Rejoin it when the config topic can be read."""
         await self._membership.leave("the config topic cannot be read")
         while not await self._read_configs():
             self._failed_reads += 1

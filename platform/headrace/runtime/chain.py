@@ -89,7 +89,7 @@ class _StepRunner:
         return [result for part, outcomes in self._test(batch) for result in self._apply_where(part, outcomes)]
 
     def _apply_where(self, batch: Batch, outcomes: list[bool]) -> Sequence[Batch]:
-        """Transform the records whose predicate result is True, or False with `negate`."""
+        """Transform the records for which the predicate's result is True (with `negate`, False)."""
         negate = self._step.negate
         if negate not in outcomes:
             return self._transform(batch)
@@ -167,9 +167,10 @@ class _StepRunner:
 
 
 def _overrides(plugin: object, base: type, batch_method: str, record_method: str) -> bool:
-    """Whether the plug-in's class, or its nearest base class with either method, defines the batch method.
+    """Whether to call the plug-in's batch method: the nearest class that has either method defines it.
 
-    If a subclass overrides only the record method of a class with both, the record method is called for each record.
+    Classes are searched from the plug-in's class to its base classes. If a subclass overrides only the record method of
+    a base class with both methods, the record method is called for each record.
     """
     for each in type(plugin).__mro__:
         if each is base:

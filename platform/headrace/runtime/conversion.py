@@ -195,7 +195,7 @@ class FromBytes:
         self._values_to_connect = converters.value.to_connect_batch
 
     def keep_json_texts(self) -> None:
-        """From now on, leave schemaless JSON objects as text where the converter can."""
+        """From now on, keep schemaless JSON objects as text if the converter supports this."""
         self._values_to_connect = self._converters.value.to_connect_texts
 
     def convert(self, raw: RawPart) -> list[SinkBatch]:

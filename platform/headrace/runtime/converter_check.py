@@ -25,7 +25,7 @@ PLUGIN_IMPORTS_MAX_S = 120
 
 
 class ConverterCheck:
-    """A check in a child process, which starts immediately and runs in parallel with the worker's start."""
+    """A check in a child process. It starts immediately, and runs in parallel with the worker's start."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", __name__, str(os.getpid())]

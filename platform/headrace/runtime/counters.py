@@ -31,7 +31,10 @@ class Durations:
 
 
 class Counters:
-    """The counters of a task since its start. Only one thread, the task's or the event loop's, writes each counter."""
+    """The counters of a task since its start.
+
+    Each counter is written by only one thread: the task's or the event loop's.
+    """
 
     def __init__(self) -> None:
         self.records = 0  # records that a source has sent or a sink has read

@@ -185,7 +185,7 @@ class ReconfigurationRequested(Request[None], frozen=True):
 
 
 class ValuesExpire(Notification, frozen=True):
-    """A value of a config provider that an instance uses expires in `ttl_ms` (KIP-297)."""
+    """An instance uses a value of a config provider that expires in `ttl_ms` (KIP-297)."""
 
     instance: InstanceId
     ttl_ms: int

@@ -54,7 +54,7 @@ class OffsetsTracker:
         return submission
 
     def submit_removal(self, partition: Mapping[str, Any]) -> None:
-        """Add a submission that removes the stored offset of the partition, after the earlier submissions."""
+        """Add a submission that, after all earlier submissions, removes the stored offset of the partition."""
         self._queue(partition).append(Submission({}, 0, is_removal=True))
 
     def committable(self) -> list[Offset]:

@@ -1,7 +1,7 @@
-"""Process trees: every child process ends when the process that it works for ends.
+"""Process trees: every child process is killed when the process for which it works ends.
 
-On Linux, direct children use a parent-death signal. The sub-reaper flag makes orphans of any depth children of their
-nearest ancestor that has set it, so no descendant can escape by forking. On other systems psutil lists the tree.
+On Linux, direct children use a parent-death signal. If a process has set the sub-reaper flag, the kernel makes its
+orphaned descendants its children, so that no descendant can escape by forking. On other systems, psutil lists the tree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  
 
 
 def signal_at_death_of(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Let the kernel send a signal to this process when its parent dies, or now if the parent is already dead."""
+    """Let the kernel signal this process when its parent dies.
+
+    If the parent is dead already, signal this process now.
+    """
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent_pid:

@@ -264,7 +264,7 @@ class Processes:
         self._start_again(status)
 
     def _fail_waiting(self, status: int) -> None:
-        """End the waits for responses of the fork server, which has died."""
+        """End all waits for a response of the fork server, because it has died."""
         for _, spawned in self._spawning.values():
             if not spawned.done():
                 spawned.set_exception(ForkServerDied(f"the fork server died (exit status {status})"))

@@ -1,4 +1,4 @@
-"""Reads records again from their topics, by their offsets, for the dead letter queue."""
+"""Reads records with given offsets from their topics again, for the dead letter queue."""
 
 from __future__ import annotations
 

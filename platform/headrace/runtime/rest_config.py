@@ -101,7 +101,7 @@ def split_list(text: str) -> list[str]:
 
 
 class HeaderAction(Enum):
-    """The action of a rule: set or add a header, with a literal value or with a date relative to now (ms)."""
+    """The action of a rule: set or add a header, whose value is literal text or a date (in ms from now)."""
 
     SET = "set"
     ADD = "add"

@@ -1,7 +1,7 @@
 """The consumer of a sink task, on the event loop: group membership, prefetching, positions, commits.
 
-It passes each event to the task's thread with `send_event`. A rebalance waits until the task's thread has handled it.
-The task's thread calls the coroutines of this module through the event loop.
+The consumer passes each event to the task's thread with `send_event`. A rebalance waits until the task's thread has
+handled the rebalance event. The task's thread calls the coroutines of this module through the event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REBALANCE_CHECK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """A poll has returned. `epoch` is the consumer's number of seeks when the records were fetched."""
+    """A poll has returned. `epoch` is the value of the consumer's `epoch` when the records were fetched."""
 
     epoch: int
     chunks: Sequence[FetchedChunk]

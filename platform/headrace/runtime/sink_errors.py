@@ -138,7 +138,7 @@ class SinkErrors:
         return _where(*_identity(part))
 
     def send_collected(self) -> None:
-        """Send the records that failed before `put`, in offset order, whichever stage failed first."""
+        """Send the records that failed before `put`, in the order of their offsets and not of their failures."""
         if not self._unsent or self._queue is None:
             return
         unsent, self._unsent = self._unsent, []
@@ -150,7 +150,7 @@ class SinkErrors:
     # Commits
 
     def raise_untolerated(self) -> None:
-        """Raise the first ToleranceExceeded of the reporter, which the task may have caught."""
+        """Raise the first ToleranceExceeded that the reporter has raised, because the task may have caught it."""
         if self._untolerated is not None:
             raise self._untolerated
 

@@ -47,7 +47,7 @@ class SinkOffsets:
         return dict(self.committed)
 
     def to_commit(self, wanted: Mapping[TopicPartition, int]) -> tuple[dict[TopicPartition, int], list[str]]:
-        """Return the offsets of `wanted` to commit, and a warning for each offset that is ignored.
+        """Return those offsets of `wanted` that may be committed, and a warning for each offset that is ignored.
 
         An offset is ignored if its partition is not assigned, or if it is beyond the delivered records.
         """

@@ -7,7 +7,7 @@ it carries out the next effect. When there is no event, `next_step` returns the 
 Guarantees:
 - An offset is committed only after the task has put all records before it and returned it from `pre_commit`.
 - Records of a partition are put in order, and never after the partition was revoked.
-- If `put` raises RetriableError, it receives the same records again, before any new ones.
+- If `put` raises RetriableError, it receives the same records again before any new records.
 - At most `polls_max` polls of the consumer wait to be put.
 
 The rules are the same as in Kafka Connect's WorkerSinkTask (KIP-89 for offsets, KIP-610 for reported records).
@@ -408,7 +408,7 @@ class SinkTaskCore:
         return self._delivery is not None and self._delivery.retry_at_ms is not None
 
     def _take_fetched(self) -> list[Any]:
-        """Take the records of the next put from the chunks of partitions that are not paused."""
+        """Remove the records of the next put from the chunks, and return them. Skip chunks of paused partitions."""
         limit = self._records_max or PUT_RECORDS
         fetched: list[Any] = []
         count = 0
@@ -521,7 +521,7 @@ class SinkTaskCore:
         return [Seek(dict(self._offsets.delivered)), self._set_paused(), *self._allow_polls()]
 
     def _allow_polls(self) -> list[Effect]:
-        """Allow new polls if at most one chunk of partitions that are not paused is left to put."""
+        """Allow new polls if at most one chunk waits to be put, not counting chunks of paused partitions."""
         ready = sum(_partition(chunk) not in self._paused_by_task for chunk in self._chunks)
         if ready > 1 or not self._polls:
             return []

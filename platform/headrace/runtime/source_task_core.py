@@ -77,7 +77,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """Transform and convert a batch, then call `converted`. If `by_record`, apply each record alone."""
+    """Transform and convert a batch, then call `converted`. If `by_record`, process each record alone."""
 
     polled: PolledBatch
     batch: SourceBatch
@@ -140,7 +140,7 @@ class CommitTask:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Leave the task's loop. Wait for acknowledgements, call `flushed`, and at last `close`."""
+    """Leave the task's loop. Wait for acknowledgements, then call `flushed`, and finally `close`."""
 
 
 Effect = (
@@ -254,7 +254,7 @@ class SourceTaskCore:
         return []
 
     def acknowledged(self, send: Send, metadata: RecordMetadata | None, error: Exception | None) -> list[Effect]:
-        """The producer has written records, or failed with an error. `metadata` is the last record's."""
+        """The producer has written records, or failed with an error. `metadata` is that of the last record."""
         if self._is_closed:
             return []
         if error is not None and not self._tolerates_errors:

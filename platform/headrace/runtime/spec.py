@@ -23,7 +23,7 @@ class TaskSpec(msgspec.Struct, kw_only=True, frozen=True):
         return f"{self.connector}-{self.number}"
 
     def worker_ms(self, key: str) -> int:
-        """Return a duration, in ms, from the worker's properties, or its default."""
+        """Return the value of a worker key with a duration in ms, or the key's default."""
         duration_ms: int = worker_value(self.worker, key)
         return duration_ms
 

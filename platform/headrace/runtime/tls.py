@@ -25,7 +25,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """Create the context of requests to workers with the same settings. Raises OSError, ssl.SSLError, ValueError."""
+    """Create the context for requests to other workers with the same settings. Raises as `server_context` does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = tls.checks_host_name
     _configure(context, tls)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicCreator:
-    """Checks once for each topic whether it exists, and creates it if it does not."""
+    """Checks once for each topic whether the topic exists, and creates missing topics."""
 
     def __init__(self, creation: TopicCreation, config: ClientConfig) -> None:
         self._creation = creation
@@ -60,7 +60,7 @@ class TopicCreator:
 
 
 async def create_topic(admin: Admin, name: str, partitions: int, replication: int, configs: dict[str, str]) -> None:
-    """Create one topic; if it already exists, do nothing. Raises ClientError."""
+    """Create one topic. If it already exists, do nothing. Raises ClientError."""
     results = await admin.create_topics(
         [NewTopic(name, num_partitions=partitions, replication_factor=replication, configs=configs)]
     )

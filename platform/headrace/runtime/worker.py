@@ -102,7 +102,7 @@ class Worker:
     # Instances
 
     async def start_connector(self, id_: InstanceId, config: Mapping[str, str]) -> str:
-        """Start a connector instance; return its version. Raises RemoteError, CallTimeout, OSError."""
+        """Start a connector instance. Return its version. Raises RemoteError, CallTimeout, OSError."""
         spec = ConnectorSpec(name=id_.connector, config=dict(config), worker=self.config.properties)
         plugin = spec.config.get("connector.class", "")
         return await self._start(_Instance(id_, plugin), messages.StartConnector(id_, spec))
@@ -168,7 +168,7 @@ class Worker:
                 return response
 
     def _is_repeatable(self, instance: _Instance, error: BaseException) -> bool:
-        """Whether a start failed because another connector or the fork server ended the process of the instance."""
+        """Whether a start failed only because another connector, or the death of the fork server, ended the process."""
         if isinstance(error, ForkServerDied):
             return True
         host = instance.host
@@ -418,7 +418,7 @@ class Worker:
         host.kill()
 
     async def _discard(self, instance: _Instance) -> None:
-        """Remove an instance, and end its process unless other instances run in it."""
+        """Remove an instance. End its process unless other instances run in this process."""
         self._end(instance)
         host = instance.host
         if host is None or not self._is_unused(host):

@@ -49,7 +49,7 @@ def check_worker(properties: Mapping[str, str], parse: Callable[[Mapping[str, st
 
 
 def host_problems(servers: str) -> tuple[list[ConfigError], list[str]]:
-    """Return the errors and the warnings about hosts in bootstrap.servers that cannot be resolved."""
+    """Return the errors and warnings about unresolvable hosts in bootstrap.servers."""
     from headrace_broker.client.config_values import parse_servers
 
     unknown, is_any_known = [], False

@@ -49,7 +49,7 @@ class WorkerConnector:
         self._variables: VariableRestorer
 
     async def start(self) -> str:
-        """Create and start the connector; return its version. Raises every exception of the plug-in."""
+        """Create and start the connector. Return its version. Raises every exception of the plug-in."""
         await self._call(self._start)
         return str(type(self._connector).version)
 
@@ -107,7 +107,7 @@ class WorkerConnector:
         return completed
 
     def _secret_keys(self) -> list[str]:
-        """Return the keys of the configuration that contain secrets, by their type or by their name."""
+        """Return the keys of the configuration whose type or name shows that they contain secrets."""
         definitions = config_def(self._connector.config_model).keys
         return [
             key

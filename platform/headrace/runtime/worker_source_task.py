@@ -192,7 +192,7 @@ class WorkerSourceTask(WorkerTask):
         return outgoing
 
     def _convert_by_record(self, batch: SourceBatch) -> list[core.OutgoingRecords]:
-        """Apply each record alone, so that every acknowledgement belongs to one record."""
+        """Transform and convert each record alone, so that every acknowledgement belongs to one record."""
         return [each for index in range(len(batch)) for each in self._convert(batch.take([index]), index)]
 
     def _send(self, send: core.Send) -> None:

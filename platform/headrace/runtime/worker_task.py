@@ -56,7 +56,7 @@ class TaskContext:
 
 
 class WorkerTask:
-    """The base class of the three kinds of tasks; subclasses define `work`."""
+    """The base class of the three kinds of tasks. Subclasses define `work`."""
 
     def __init__(self, channel: Channel, instance: InstanceId, spec: TaskSpec, plugins: Plugins, task: Task) -> None:
         self.spec = spec
@@ -215,7 +215,7 @@ class WorkerTask:
         self.loop.call_soon_threadsafe(self.background, watch)
 
     def use_topic(self, topic: str) -> None:
-        """Report that the connector uses a topic (KIP-558); callable from any thread."""
+        """Report that the connector uses a topic (KIP-558). Callable from any thread."""
         self._notify(messages.TopicUsed(self._instance, topic))
 
     def _run(self) -> None:

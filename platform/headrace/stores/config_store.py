@@ -73,7 +73,7 @@ class RequestRestart:
 
 @dataclass(frozen=True, slots=True)
 class PutSessionKey:
-    """Set the key with which workers sign internal REST requests (KIP-507); `key` is in Base64."""
+    """Set the key with which workers sign internal REST requests (KIP-507). `key` is in Base64."""
 
     key: str = field(repr=False)
     algorithm: str
@@ -180,7 +180,7 @@ class ConfigStore(Protocol):
         """Stop reading the log. The listener receives no further changes."""
 
     async def append(self, change: ConfigChange) -> int:
-        """Append a change and return its offset, after the listener has received it."""
+        """Append a change. When the listener has received the change, return its offset."""
 
     async def refresh(self, timeout_s: float) -> ConfigSnapshot:
         """Read to the current end offset of the log and return the snapshot. Raises TimeoutError."""
@@ -203,7 +203,7 @@ class MemoryConfigStore:
         self._listener = None
 
     async def append(self, change: ConfigChange) -> int:
-        """Append a change and return its offset, after the listener has received it."""
+        """Append a change. When the listener has received the change, return its offset."""
         self._snapshot = self._snapshot.apply(self._snapshot.offset + 1, change)
         offset = self._snapshot.offset
         if self._listener is not None:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class ConnectorOffsetStore:
-    """The offsets in the connector's own store and, for partitions without an offset there, in the worker's."""
+    """The offsets in the connector's own store and, for partitions that have no offset there, in the worker's store."""
 
     def __init__(self, own: OffsetStore, worker: OffsetStore) -> None:
         self._own = own

@@ -52,7 +52,7 @@ def topic_configs(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 async def ensure(admin: Admin, topics: Sequence[InternalTopic]) -> None:
-    """Create the topics that do not exist, and check the others. Raises InternalTopicError, ClientError."""
+    """Create the topics that do not exist, and check all existing topics. Raises InternalTopicError, ClientError."""
     found = await admin.describe_topics([topic.name for topic in topics])
     missing = [topic for topic in topics if isinstance(found.get(topic.name), BrokerError | None)]
     await _create(admin, missing)

@@ -22,7 +22,7 @@ _BYTES_CLASS_HANDLE = _BASE_HANDLE + 2  # the map's class and the map have handl
 
 
 class JavaStreamError(ValueError):
-    """The bytes are not a serialized `HashMap<byte[], byte[]>`; the message names the byte offset and the error."""
+    """The bytes are not a serialized `HashMap<byte[], byte[]>`. The message contains the byte offset and the error."""
 
 
 def table_capacity(size: int) -> int:

@@ -59,11 +59,11 @@ class KafkaStatusStore:
         self._send(self._state.remove(connector, task))
 
     def get(self, connector: str) -> ConnectorStatuses:
-        """Return the statuses of a connector, its tasks in order of their numbers."""
+        """Return the statuses of a connector and of its tasks, which are sorted by number."""
         return self._state.get(connector)
 
     def task_counts(self) -> dict[str, int]:
-        """Return the connectors that have a status, each with the number of its tasks that have one."""
+        """Return, for each connector that has a status, the number of its tasks that have a status."""
         return self._state.task_counts()
 
     def add_topic(self, connector: str, topic: str, task: int) -> None:

@@ -43,7 +43,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def decode_key(key: bytes) -> Key:
-    """Decode a key. Raises ValueError if it is not one of the status topic."""
+    """Decode a key. Raises ValueError if the bytes are not a key of the status topic."""
     text = key.decode()
     if text.startswith(_CONNECTOR):
         connector = text.removeprefix(_CONNECTOR)

@@ -65,7 +65,7 @@ class StatusStore(Protocol):
         """Return the statuses of a connector. For an unknown connector, the result is empty."""
 
     def task_counts(self) -> dict[str, int]:
-        """Return the connectors that have a status, each with the number of its tasks that have one."""
+        """Return, for each connector that has a status, the number of its tasks that have a status."""
 
     def add_topic(self, connector: str, topic: str, task: int) -> None:
         """Add a topic to those that a connector uses (KIP-558)."""
@@ -112,12 +112,12 @@ class MemoryStatusStore:
             self._tasks.get(connector, {}).pop(task, None)
 
     def get(self, connector: str) -> ConnectorStatuses:
-        """Return the statuses of a connector, its tasks in order of their numbers."""
+        """Return the statuses of a connector and of its tasks, which are sorted by number."""
         tasks = self._tasks.get(connector, {})
         return ConnectorStatuses(self._connectors.get(connector), {number: tasks[number] for number in sorted(tasks)})
 
     def task_counts(self) -> dict[str, int]:
-        """Return the connectors that have a status, each with the number of its tasks that have one."""
+        """Return, for each connector that has a status, the number of its tasks that have a status."""
         return {name: len(self._tasks.get(name, ())) for name in self._connectors}
 
     def add_topic(self, connector: str, topic: str, task: int) -> None:

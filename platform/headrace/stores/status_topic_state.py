@@ -55,13 +55,13 @@ class StatusTopicState:
         self._acknowledged: dict[Key, int] = {}  # the offset of this worker's last acknowledged write
 
     def get(self, connector: str) -> ConnectorStatuses:
-        """Return the statuses of a connector, its tasks in order of their numbers."""
+        """Return the statuses of a connector and of its tasks, which are sorted by number."""
         known = self._statuses.get(connector, {})
         tasks = {number: status for number, status in known.items() if number is not None}
         return ConnectorStatuses(known.get(None), dict(sorted(tasks.items())))
 
     def task_counts(self) -> dict[str, int]:
-        """Return the connectors that have a status, each with the number of its tasks that have one."""
+        """Return, for each connector that has a status, the number of its tasks that have a status."""
         return {name: len(known) - (None in known) for name, known in self._statuses.items()}
 
     def show_starting(self, connector: str, task: int | None, status: Status) -> None:

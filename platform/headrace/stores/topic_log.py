@@ -113,7 +113,10 @@ class TopicLogs:
                 await client.close()
 
     async def read_to_end(self, topics: Sequence[str] | Mapping[str, RecordListener]) -> None:
-        """Wait until the listeners have received the records that the topics contain now. Raises ClientError."""
+        """Wait until the listeners have received all records that the topics contain at this time.
+
+        Raises ClientError.
+        """
         consumer = self._consumer
         assert consumer is not None
         partitions = [partition for partition in consumer.assignment if partition[0] in topics]
@@ -222,7 +225,7 @@ class TopicLog:
         await asyncio.gather(*(self.send(key, value) for key, value in records))
 
     async def read_to_end(self) -> None:
-        """Wait until the listener has received the records that the topic contains now. Raises ClientError."""
+        """Wait until the listener has received all records that the topic contains at this time. Raises ClientError."""
         await self.logs.read_to_end([self.topic])
 
 
