@@ -49,7 +49,7 @@ class PipelineStatus:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all tasks run, the source has committed all rows, and the tables contain all records."""
+        """Whether all tasks are running, the source has committed all rows, and the tables contain all records."""
         if not self.is_running or self.source_offsets != self.database_rows:
             return False
         return all(
@@ -177,7 +177,7 @@ def check_table(directory: Path, name: str, database_rows: int, topic_records: i
 
 
 def committed_rows(table: Path) -> int:
-    """Return the number of rows in a Delta table according to its commits, 0 if the table does not exist yet."""
+    """Return the number of rows in a Delta table according to its commits, or 0 if the table does not exist yet."""
     if not (table / "_delta_log").is_dir() or not DeltaTable.is_deltatable(str(table)):
         return 0
     return sum(DeltaTable(table).get_add_actions(flatten=True)["num_records"].to_pylist())

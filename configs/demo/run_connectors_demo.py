@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def run(directory: Path, rows_max: int, progress: Progress) -> int:
-    """Start the servers and the worker, wait for all rows, print the counts. Raises DemoError and ServerError."""
+    """Start the servers and the worker, wait for all rows, and print the counts. Raises DemoError and ServerError."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(directory / "headrace-data", ignore_errors=True)
     for name in ("copy.sqlite", "copy.sqlite-wal", "copy.sqlite-shm", "connect.log"):

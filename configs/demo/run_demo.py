@@ -51,7 +51,10 @@ def main() -> int:
 
 
 def run(directory: Path, console: Console) -> int:
-    """Create the database, run the pipeline, print the summary. Returns 0 if all tables are exact. Raises DemoError."""
+    """Create the database, run the pipeline, and print the summary.
+
+    Returns 0 if all tables are exact. Raises DemoError.
+    """
     started = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
     console.print(f"[bold]headrace demo[/bold]  directory: {escape(str(directory))}", highlight=False, soft_wrap=True)

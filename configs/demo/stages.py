@@ -46,7 +46,7 @@ class Topics:
 
 
 class Objects:
-    """Counts the lines in the JSON objects of a bucket. It reads each object only once."""
+    """Counts the JSON lines in the objects of a bucket. Each object is read only once."""
 
     def __init__(self, port: int) -> None:
         self._client: Any = boto3.client(

@@ -12,8 +12,9 @@ from headrace_transforms.key_or_value import SchemaCache, copy_basics
 
 
 class ListedFieldDropper:
-    """Removes from a record's value all fields that a header lists. If `from_key` is true, also removes them from the
-    key.
+    """Removes from a record's value all fields that a header lists.
+
+    If `from_key` is true, also removes them from the key.
 
     If `only_optional` is true, only optional fields are removed, so that the new schema is compatible with the old
     schema.

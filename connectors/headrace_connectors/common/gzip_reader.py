@@ -20,7 +20,10 @@ class GzipReader:
     """
 
     def __init__(self, read_raw: Callable[[int], bytes]) -> None:
-        """Store `read_raw`, which returns up to the given number of compressed bytes, and no bytes at the end."""
+        """`read_raw` returns up to the given number of compressed bytes.
+
+        At the end of the data, it returns no bytes.
+        """
         self._read_raw = read_raw
         self._member = zlib.decompressobj(_GZIP)
         self._is_in_member = False

@@ -236,7 +236,10 @@ class BulkWriter:
         return [] if self._is_stopped else kept
 
     def _apply(self, operations: Sequence[Operation], outcomes: Sequence[Outcome]) -> tuple[list[Operation], str]:
-        """Complete the operations that have a final outcome. Return all other operations, and why to retry them."""
+        """Complete the operations that have a final outcome.
+
+        Return all other operations, and the reason to retry them.
+        """
         again = indexes_to_retry(outcomes, [each.document_id for each in operations], self._is_ordered)
         repeated = set(again)
         for operation, outcome in zip(operations, outcomes, strict=True):

@@ -22,8 +22,8 @@ Convert = Callable[[str], Any]
 class Column(NamedTuple):
     """A column of a CSV file.
 
-    `convert` converts the text of a field to a value, and raises ValueError for an invalid field. It is None if the
-    values are strings.
+    `convert` converts the text of a field to a value, and raises ValueError for an invalid field. If the values are
+    strings, `convert` is None.
     """
 
     name: str

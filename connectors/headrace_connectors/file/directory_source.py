@@ -184,7 +184,10 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     # -- finding
 
     def _open_next(self) -> bool:
-        """Open the next file. If none is known, first continue the search or wait. Return False if no file is found."""
+        """Open the next file.
+
+        If no file is known, first continue the search or wait. Return False if no file is found.
+        """
         if not self._found:
             self._continue_search()
         while self._found:

@@ -396,7 +396,7 @@ def text_reader(lines: RecordLines, config: DirectorySourceConfig) -> RecordRead
 
 
 def _parquet_error(error: Exception) -> FileError | TemporaryFileError:
-    """Return the error for a file that PyArrow cannot read. Only errors of the file system have an errno."""
+    """Return the error for a file that PyArrow cannot read. An errno shows that the error is one of the file system."""
     cause = error.__cause__ or error
     if isinstance(cause, OSError) and cause.errno is not None:
         return TemporaryFileError(str(cause))

@@ -118,7 +118,7 @@ class Dialect(ABC):
     """Whether `running_transactions` is supported."""
 
     def running_transactions(self, connection: Connection) -> RunningTransactions:
-        """Return when the oldest running transaction of the other sessions started.
+        """Return the start time of the oldest running transaction in other sessions.
 
         Raises ConnectError if the database user may not see these transactions, or the driver's exception.
         """
@@ -287,7 +287,7 @@ class Dialect(ABC):
         )
 
     def _fraction_digits(self, described: Mapping[str, Any]) -> int:
-        """Return how many digits of fractions of a second a timestamp column stores, or 0 if this is unknown."""
+        """Return the number of fractional-second digits that a timestamp column stores, or 0 if it is unknown."""
         return 0
 
     def _query_column(self, described: Mapping[str, Any]) -> JdbcColumn:

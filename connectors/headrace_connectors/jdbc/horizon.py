@@ -1,8 +1,8 @@
 """Finds the timestamp or id up to which all rows of a table or query are committed (`snapshot.horizon=true`).
 
 A transaction may commit a row after a row with a later timestamp or a larger id. A reader that has already passed the
-earlier timestamp or the smaller id never returns to it, so it would lose the row. The horizon is the start of the
-oldest running transaction:
+earlier timestamp or the smaller id never returns to it, so the reader would miss the row. The horizon is the start of
+the oldest running transaction:
 
 - Timestamps: a row's timestamp is not earlier than the start of its transaction (PostgreSQL's `now()`) or statement
   (MySQL). All rows with timestamps before the horizon are therefore committed.

@@ -46,8 +46,10 @@ class InitialLoad(NamedTuple):
 
     @property
     def started(self) -> dt.datetime:
-        """The start time. With mode=timestamp+incrementing, later reads of the table return rows changed after this
-        time."""
+        """The start time.
+
+        With mode=timestamp+incrementing, later reads of the table return rows changed after this time.
+        """
         return _EPOCH + dt.timedelta(milliseconds=self.started_ms)
 
     def ranges(self, table: str) -> list[KeyRange]:

@@ -1,4 +1,4 @@
-"""Reads the smallest and largest id of a table, and the time, before the table's initial load is split into ranges."""
+"""Reads the smallest id and the largest id of a table, and the current time, to split its initial load into ranges."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class MysqlDialect(Dialect):
     _unique_checks = 0
 
     def running_transactions(self, connection: Connection) -> RunningTransactions:
-        """Return when the oldest running transaction of the other sessions started.
+        """Return the start time of the oldest running transaction in other sessions.
 
         The transactions are listed in information_schema.innodb_trx. InnoDB caches this list, and renews it only if no
         session has read it for 0.1 seconds. A cached list may lack transactions. Therefore this session begins a

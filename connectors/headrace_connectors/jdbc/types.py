@@ -1,4 +1,4 @@
-"""Maps SQL types to Connect schemas, and converts values whose Python type is not the one that Connect uses.
+"""Maps SQL types to Connect schemas, and converts values whose Python type differs from Connect's.
 
 The mapping is that of Confluent's JDBC connector. Integers are mapped by width, NUMERIC to Decimal
 unless `numeric.mapping` is set, and dates and times to logical types. All textual types, including
@@ -65,8 +65,8 @@ class JdbcColumn:
     `schema` is the schema of the record's field. `convert` converts the driver's value to the field's value, and is
     None if the two are equal. `binary` is true if the driver returns the same value for binary and text format, so that
     the faster binary format can be used. `is_unsupported` is true if the SQL type has no Connect type, so that the
-    column is read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits` is how many
-    digits of fractions of a second a timestamp column stores, or 0 if this is unknown. `declared` is the SQL type for
+    column is read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits` is the number
+    of fractional-second digits that a timestamp column stores, or 0 if it is unknown. `declared` is the SQL type for
     error messages.
     """
 

@@ -110,7 +110,7 @@ class TopicRows:
         return rows
 
     def to_table(self, columns: pa.Schema | None, *, metadata: bool) -> pa.Table | None:
-        """Return rows for the table. If `metadata` is true, their first columns are the metadata columns.
+        """Return rows for the table. If `metadata` is true, the first columns are the metadata columns.
 
         `columns` are the columns of the table, or None if it does not exist yet. If the topic's record layout is
         unknown because all records are tombstones, the rows have the columns of the table. In this case, returns None

@@ -1,8 +1,8 @@
 """A Spark data source that reads Kafka topics with confluent-kafka, in Python and without jars.
 
-One `KafkaStreamReader` runs in Spark's planner process and determines the end offset of each
-micro-batch (`latestOffset`). Pickled copies of it run in Spark's Python workers and read their
-offset ranges as Arrow (`read`).
+One `KafkaStreamReader` runs in Spark's planner process and determines the end offset of each micro-batch
+(`latestOffset`). Pickled copies of this reader run in Spark's Python workers, and read their offset ranges as Arrow
+(`read`).
 
 A micro-batch contains exactly the records between its start and end offsets, or the query fails. The query fails if the
 log no longer contains these offsets. Reasons are retention, truncation, and a topic that was deleted and created again.

@@ -49,8 +49,8 @@ class Planner:
     def initial(self) -> KafkaSourceOffset:
         """Return the offsets from which the query starts.
 
-        These are the tables' offsets. If auto.offset.reset=latest, they include the log end offsets of
-        all partitions that the tables have no offset for.
+        These are the tables' offsets. If auto.offset.reset=latest, they include the log end offsets of all partitions
+        for which the tables have no offset.
         """
         start = KafkaSourceOffset.from_json(self._spec.start)
         if not self._spec.start_at_latest:
@@ -95,7 +95,7 @@ class Planner:
         return {name: id_ for name, id_ in ids.items() if id_}, present
 
     def _check_offset(self, key: TopicPartition, offset: int, log_start: int, end: int) -> int:
-        """Return the offset to continue from. Raises SourceError if the log no longer contains `offset`."""
+        """Return the offset at which to continue. Raises SourceError if the log no longer contains `offset`."""
         if log_start <= offset <= end:
             return offset
         where = f"topic {key[0]}, partition {key[1]}"

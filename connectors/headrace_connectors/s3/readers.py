@@ -253,7 +253,7 @@ def side_format_name(key: str) -> str:
 
 
 def headers_of(item: Any) -> Headers:
-    """Convert the JSON document that the sink writes, a list of objects with key and value, to a record's headers."""
+    """Convert a JSON list of objects with key and value, as the sink writes it, to a record's headers."""
     if not isinstance(item, list):
         raise DataError(f"headers must be a JSON array of objects with key and value, found: {item!r:.100}")
     headers = Headers()

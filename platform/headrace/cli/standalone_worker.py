@@ -136,7 +136,10 @@ class _StandaloneWorker:
         return processes
 
     async def _config_with_broker(self) -> WorkerConfig:
-        """Wait until the embedded broker, if any, serves requests; return the configuration with its address."""
+        """If there is an embedded broker, wait until it serves requests.
+
+        Return the configuration with the broker's address.
+        """
         if self._broker is None:
             return self._config
         try:

@@ -114,7 +114,7 @@ def resolve_variables(properties: dict[str, str]) -> dict[str, str]:
 
 
 def advertised_address(config: WorkerConfig, port: int) -> str:
-    """Return the `host:port` at which other workers reach the REST server. It is also the worker's id.
+    """Return the `host:port` at which other workers reach the REST server. This is also the worker's id.
 
     `port` is the port of the advertised listener. If that listener is bound to all addresses, the host is the local
     address from which the worker reaches the brokers.

@@ -30,7 +30,7 @@ _long_integer = re.compile(rb"[0-9]{%d}" % _DIGITS_MAX)
 
 
 class JsonTexts(ColumnarValues):
-    """JSON objects without a schema, each as a text of one line in UTF-8. `items` converts them to maps."""
+    """JSON objects without a schema, each as one line of UTF-8 text. `items` converts them to maps."""
 
     __slots__ = ("texts",)
 

@@ -41,8 +41,10 @@ class ConnectRecord(msgspec.Struct, kw_only=True):
     headers: Headers = msgspec.field(default_factory=Headers)
 
     def replace(self: _R, **changes: Any) -> _R:
-        """Return a copy with some attributes changed. Unless `headers` is changed, both records share one Headers
-        object."""
+        """Return a copy with some attributes changed.
+
+        Unless `headers` is changed, both records share one Headers object.
+        """
         return msgspec.structs.replace(self, **changes)
 
 

@@ -93,7 +93,7 @@ class Struct(_Mapping):
         return copy
 
     def validate(self) -> None:
-        """Validate every field. A null field that has a default is valid. Raises DataError naming the field."""
+        """Validate every field. A null field that has a default is valid. Raises DataError, which names the field."""
         for field, value in zip(self.schema.fields, self.row, strict=True):
             if value is not None or not (field.schema.optional or field.schema.default is not None):
                 validate(field.schema, value, f'field: "{field.name}"')

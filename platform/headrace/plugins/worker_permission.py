@@ -12,7 +12,7 @@ from headrace.api.config_def import ConfigType, parse_value
 
 
 def refusal(plugin: Any, worker: Mapping[str, str]) -> str | None:
-    """Return why a worker with these properties does not permit the plug-in, or None if it permits the plug-in."""
+    """Return the reason why a worker with these properties does not permit the plug-in, or None if it does."""
     name = plugin.required_worker_key
     if not name:
         return None

@@ -69,7 +69,7 @@ def unauthorized_response(media_type: str) -> Response:
 
 
 def parse_header(header: str | None) -> tuple[str | None, str]:
-    """Return the user and password in an Authorization header. The user is None without basic credentials."""
+    """Return the user and password in an Authorization header. Without basic credentials, the user is None."""
     scheme, space, encoded = (header or "").partition(" ")
     if not space or scheme.lower() != "basic":
         return None, ""

@@ -156,7 +156,10 @@ class ConnectorEndpoints:
         return Response(status_code=204)
 
     async def restart(self, request: Request) -> Response:
-        """Restart a connector and optionally its tasks (KIP-745). With `onlyFailed`, restart only failed ones."""
+        """Restart a connector and optionally its tasks (KIP-745).
+
+        With `onlyFailed`, restart only those that have failed.
+        """
         include_tasks, only_failed = boolean_param(request, "includeTasks"), boolean_param(request, "onlyFailed")
         status = await self._herder.restart(
             _connector_name(request), include_tasks=include_tasks, only_failed=only_failed

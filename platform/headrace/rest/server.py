@@ -133,7 +133,7 @@ class RestServer:
     def _admin_application(self, herder: Herder) -> Starlette:
         """Return the application that serves `admin.listeners`.
 
-        As in Kafka Connect, it does not add the CORS headers and the headers in `response.http.headers.config`.
+        As in Kafka Connect, this application adds neither CORS headers nor those in `response.http.headers.config`.
         """
         return self._create(AdminEndpoints(herder).admin_endpoints())
 
@@ -146,8 +146,10 @@ class RestServer:
         return application
 
     def _openapi_endpoints(self, endpoints: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-        """Return the endpoints that serve the OpenAPI document. The document also describes the endpoints in
-        `endpoints`."""
+        """Return the endpoints that serve the OpenAPI document.
+
+        The document also describes the endpoints in `endpoints`.
+        """
         operations = [OPERATIONS[id_] for id_ in (*endpoints, "openapiJson", "openapiYaml")]
 
         async def get(request: Request) -> Response:

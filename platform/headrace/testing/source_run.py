@@ -44,7 +44,7 @@ class RestartSource:
 
 @dataclass(frozen=True, slots=True)
 class LostAcknowledgement:
-    """A fault: batch number `batch` (from 1) is written, but its acknowledgement is lost.
+    """A fault: batch number `batch` (the first is 1) is written, but its acknowledgement is lost.
 
     The task is killed after the next batch is acknowledged. A new instance starts at the offset before these two
     batches.

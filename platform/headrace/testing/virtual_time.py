@@ -9,7 +9,7 @@ from typing import Any
 class VirtualClock:
     """A clock that advances only when a task waits.
 
-    After `limit_s` seconds, the clock sets `is_stopping`, and waits return at once.
+    After `limit_s` seconds, the clock sets `is_stopping`. From then on, every wait returns immediately.
     """
 
     def __init__(self, limit_s: float) -> None:

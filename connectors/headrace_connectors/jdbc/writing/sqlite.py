@@ -168,7 +168,7 @@ def _is_real(declared: str) -> bool:
 
 
 def _number(field: str, value: Decimal, is_real: bool) -> int | float:
-    """Return the number that SQLite stores for a decimal. Raises DataError if the two are not equal."""
+    """Return the number that SQLite stores for a decimal. Raises DataError if it is not equal to the decimal."""
     if not is_real and value == value.to_integral_value():
         integer, (smallest, largest) = int(value), INT_RANGES[Type.INT64]
         if smallest <= integer <= largest:

@@ -40,8 +40,8 @@ def cluster() -> None:
 def start(nodes: int | None, directory: Path, base_port: int | None, overrides: tuple[str, ...]) -> None:
     """Start a cluster and stay in the foreground; Ctrl-C stops every node cleanly.
 
-    Prints bootstrap.servers=..., and `node N HOST:PORT pid P` when node N starts to serve. If the directory contains a
-    cluster, that cluster is started again.
+    Prints a line `bootstrap.servers=...`, and a line `node N HOST:PORT pid P` when node N starts to serve requests. If
+    the directory contains a cluster, that cluster is started again.
     """
     from headrace.cli.cluster.running import run_cluster
 
@@ -67,7 +67,7 @@ def stop(directory: Path) -> None:
 @_DIR
 @click.option("--format", "formats", is_flag=True, help="format its data directories if they are empty")
 def start_node(node: int, directory: Path, formats: bool) -> None:
-    """Start a node that was stopped or has died, and wait until the node serves.
+    """Start a node that was stopped or has died, and wait until it serves requests.
 
     A node that has lost its data directory is not started, because it has also lost its votes in the metadata quorum.
     With --format, such a node starts with an empty directory and fetches all data from the other nodes. This requires

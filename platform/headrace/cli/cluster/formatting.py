@@ -2,9 +2,9 @@
 
 A node's directories are formatted once, when its cluster is created. If a directory is unformatted at a later start,
 its data was lost. A voter without its data no longer knows its votes and the metadata records that it acknowledged. If
-too few other voters are available, its vote could elect a leader that lacks committed records. Therefore such a node
-starts only with `start-node --format`, and only if enough other nodes serve requests. These nodes must together have
-all committed records.
+too few other voters are available, the vote of such a voter could elect a leader that lacks committed records.
+Therefore a node without its data starts only with `start-node --format`, and only if enough other nodes serve requests.
+These nodes must together have all committed records.
 """
 
 from __future__ import annotations
