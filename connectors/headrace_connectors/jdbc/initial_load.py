@@ -64,8 +64,7 @@ class InitialLoad(NamedTuple):
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any] | None) -> InitialLoad | None:
-        """Return the initial load that a table's stored offset describes, or None if the offset describes no initial
-        load."""
+        """Return the initial load that a table's stored offset describes, or None if there is no initial load."""
         text = (offset or {}).get(OFFSET_FIELD)
         return cls(*map(int, str(text).split(":"))) if text else None
 
