@@ -195,8 +195,8 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         config = self._config
         if others and not (config.ignores_key(topic) or config.is_data_stream or config.is_upsert):
             logger.warning(
-                "The topics %s and %s are written to the index %s, and keys are ids: if both topics have a record with "
-                "the same key, the one with the higher offset is stored, because offsets are versions",
+                "The topics %s and %s are written to the index %s, and record keys are document ids. If both topics "
+                "have a record with the same key, the index keeps the record with the higher offset",
                 others[0],
                 topic,
                 name,

@@ -267,9 +267,9 @@ class BulkWriter:
         if is_first:
             logger.warning(
                 "Record %s is not stored, because the index contains a newer version of its document: %s. This is "
-                "normal if the topic has later records with this key. But offsets are versions: if the topic was "
-                "recreated, or if several topics or partitions contain the same keys, delete the index and write "
-                "each key to one partition. The task does not log further such records of this partition",
+                "normal if the topic has later records with this key. If not, the topic was recreated, or several "
+                "topics or partitions contain the same keys: write each key to only one partition, and delete the "
+                "index. The task does not log further records of this partition that are not stored",
                 operation.position,
                 reason,
             )

@@ -20,7 +20,7 @@ def _check_encoding(name: str) -> None:
     except LookupError:
         raise ValueError("unknown encoding; use a name of Python's encodings, for example utf-8 or latin-1") from None
     if not is_ascii_compatible:
-        raise ValueError("not compatible with ASCII, as utf-8 and latin-1 are; convert the files to utf-8 first")
+        raise ValueError("the encoding does not extend ASCII; convert the files, for example to utf-8")
 
 
 def character(text: str) -> str:

@@ -79,7 +79,7 @@ def _set_ssl_mode(options: dict[str, str], properties: Mapping[str, str]) -> Non
         options["sslmode"] = "require"
     elif factory not in ("", _NON_VALIDATING, _DEFAULT_FACTORY):
         raise _error(
-            f"sslfactory={properties['sslfactory']} is not supported: set sslmode, and sslrootcert to a PEM file"
+            f"sslfactory={properties['sslfactory']} is not supported: set sslmode, and set sslrootcert to a PEM file"
         )
 
 

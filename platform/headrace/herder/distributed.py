@@ -171,8 +171,8 @@ class DistributedHerder(BaseHerder):
                 await self._leave_group(stopped)
         except TimeoutError:
             log.warning(
-                "The brokers did not respond within %g s; the worker stops without leaving its group, whose other "
-                "workers notice it after session.timeout.ms=%d",
+                "The brokers did not respond within %g s; the worker stops without leaving its group. The other "
+                "workers notice this after session.timeout.ms=%d",
                 STOP_TIMEOUT_S,
                 self.config["session.timeout.ms"],
             )

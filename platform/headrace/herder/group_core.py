@@ -272,7 +272,7 @@ class GroupCore:
         answer = GroupAssignment(leader, self._urls[leader], offset)
         if self._snapshot.offset < offset:
             log.error(
-                "Config topic: this worker, the leader, has read to offset %d, but another worker to offset %d; "
+                "Config topic: the leader (this worker) has read to offset %d, but another worker has read to %d; "
                 "the group reads the topic again",
                 self._snapshot.offset,
                 offset,

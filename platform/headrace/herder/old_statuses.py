@@ -37,8 +37,8 @@ class OldStatuses:
             if status.worker_id in members:
                 continue
             log.info(
-                "Connector %s: replacing the status of %s that worker %s wrote in generation %d, because it is no "
-                "member of the group",
+                "Connector %s: replacing the status of %s that worker %s wrote in generation %d, because that "
+                "worker is not a member of the group",
                 name,
                 "the connector" if task is None else f"task {task}",
                 status.worker_id,

@@ -188,8 +188,8 @@ class WorkerGroup:
         self._stable.clear()
         if held := self.core.assignment:
             log.warning(
-                "Group %s: stopping %d connectors and %d tasks, because the worker is no member of the group until the "
-                "coordinator accepts it again",
+                "Group %s: stopping %d connectors and %d tasks, because the worker is not a member of the group until "
+                "the coordinator accepts it again",
                 self._group_id,
                 len(held.connectors),
                 len(held.tasks),
