@@ -376,7 +376,7 @@ def test_leader_that_is_behind_in_the_config_topic_sends_assignments_with_error_
     found = compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 6)})
     expected = GroupAssignment("me", URL, 6, error=CONFIG_MISMATCH)
     assert found == {"me": expected, "other": expected}
-    assert "read to offset 5, but another worker to offset 6" in caplog.text
+    assert "has read to offset 5, but another worker has read to 6" in caplog.text
 
 
 @pytest.mark.parametrize("version", [Version.EAGER, Version.SESSIONED])
