@@ -92,7 +92,7 @@ class FileStreamSinkConnector(SinkConnector[FileStreamSinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return this module, so that all tasks share its memory."""
+        """Return the name of this module, so that all tasks share the module's memory."""
         return [__name__]
 
     def alter_offsets(self, config: FileStreamSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:

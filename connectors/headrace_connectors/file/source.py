@@ -144,7 +144,7 @@ class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return this module, so that all tasks share its memory."""
+        """Return the name of this module, so that all tasks share the module's memory."""
         return [__name__]
 
     def exactly_once_support(self, config: FileStreamSourceConfig) -> ExactlyOnceSupport:

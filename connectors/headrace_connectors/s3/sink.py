@@ -174,7 +174,8 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def _add(self, batch: SinkBatch, start: int, now_ms: int, errors: dict[int, Exception]) -> None:
         """Write a batch to files.
 
-        If some records are bad, write the other records, and add the errors to `errors`, by index in the `put`.
+        If some records are bad, write all other records. Add the errors to `errors`, by the index of the record in the
+        `put`.
         """
         positions = list(range(len(batch)))
         if batch.compact is None and None in batch.values and self._on_null != "write":
