@@ -1,9 +1,10 @@
 """AlterConfigs and IncrementalAlterConfigs of topics and brokers (KIP-339, KIP-226).
 
 `log.config` defines the valid keys and values. The only dynamic broker configs are those that supply defaults for topic
-configs. They are set for one broker or, with an empty resource name, for all brokers. The configs in `ELECTION_KEYS`
-affect elections. If one of these configs changes, the same batch of records also updates the affected partitions. These
-configs can be set for a topic or for all brokers, but not for a single broker.
+configs. They are set for one broker or, with an empty resource name, for all brokers.
+
+The configs in `ELECTION_KEYS` affect elections. When one of them changes, the batch of metadata records that stores the
+change also updates the affected partitions. Unlike the other dynamic configs, they cannot be set for a single broker.
 """
 
 from __future__ import annotations

@@ -373,7 +373,7 @@ def test_exactly_once_support_value_required_is_rejected_and_value_requested_is_
     assert validate(ExampleSource, table="t", exactly__once__support="requested").errors == []
 
 
-def test_connector_keys_without_effect_cause_warnings() -> None:
+def test_connector_config_keys_without_effect_cause_warnings() -> None:
     result = validate(ExampleSource, table="t", transaction__boundary="interval", offsets__storage__topic="own")
     assert result.errors == []
     assert result.warnings == [

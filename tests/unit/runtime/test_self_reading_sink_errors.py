@@ -57,7 +57,7 @@ def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSin
     ), counters
 
 
-def test_reported_records_of_a_sink_that_reads_its_topics_itself_are_written_to_the_dlq_with_original_bytes(
+def test_dlq_gets_original_bytes_of_records_reported_by_a_sink_that_reads_its_own_topics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     producer = Producer()

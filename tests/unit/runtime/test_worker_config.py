@@ -49,7 +49,7 @@ def test_unknown_worker_keys_cause_warnings_with_suggestions() -> None:
         ("value.converter.plugin.version", "one version"),
     ],
 )
-def test_worker_keys_without_effect_cause_warnings_with_reasons(key: str, reason: str) -> None:
+def test_worker_config_keys_without_effect_cause_warnings_with_reasons(key: str, reason: str) -> None:
     (warning,) = WorkerConfig.standalone({**MINIMUM, key: "x"}).warnings
     assert key in warning
     assert reason in warning

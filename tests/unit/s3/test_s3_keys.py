@@ -50,7 +50,7 @@ def sink(**more: str) -> S3SinkConfig:
     return S3SinkConfig.parse(props | {key.replace("__", "."): value for key, value in more.items()})
 
 
-def test_keys_without_effect_cause_warnings_only_if_they_are_set() -> None:
+def test_configuration_keys_without_effect_cause_warnings_only_if_they_are_set() -> None:
     assert sink().warnings_about_keys() == []
     warnings = sink(s3__elastic__buffer__enable="true", locale="de").warnings_about_keys()
     assert [text.split()[1] for text in warnings] == ["locale", "s3.elastic.buffer.enable"]

@@ -41,7 +41,7 @@ class Conformance:
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:
         """Return configurations that validation must reject.
 
-        The default is one empty configuration, if the connector rejects it.
+        By default, this is an empty configuration if the connector rejects it. Otherwise, there are none.
         """
         return [{}] if self._errors({}) else []
 
