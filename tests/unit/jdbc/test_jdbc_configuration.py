@@ -120,7 +120,7 @@ class TestKeysWithoutEffect:
             ({"date.calendar.system": "legacy"}, "date.calendar.system has no effect"),
         ],
     )
-    def test_jdbc_source_warns_about_configuration_keys_that_have_no_effect(self, props: dict[str, str], warning: str) -> None:
+    def test_jdbc_source_warns_about_configs_without_effect(self, props: dict[str, str], warning: str) -> None:
         (found,) = JdbcSourceConfig.parse(SOURCE | props).warnings_about_keys()
         assert warning in found
 
@@ -133,7 +133,7 @@ class TestKeysWithoutEffect:
             ({"table.types": "TABLE,SYNONYM"}, "table.types=SYNONYM has no effect: unknown table types"),
         ],
     )
-    def test_jdbc_sink_warns_about_configuration_keys_that_have_no_effect(self, props: dict[str, str], warning: str) -> None:
+    def test_jdbc_sink_warns_about_configs_without_effect(self, props: dict[str, str], warning: str) -> None:
         (found,) = JdbcSinkConfig.parse(SINK | props).warnings_about_keys()
         assert warning in found
 

@@ -1,0 +1,86 @@
+"""Runs JVM connectors in Apache's worker, so that benchmarks can compare headrace's connectors with them.
+
+No registry has these connectors as jars: Aiven's JDBC, S3 and OpenSearch connectors (Apache License 2.0) have to be
+built from their sources. The environment variable `BENCH_JVM_CONNECTORS` names a directory with the subdirectories
+`jdbc`, `s3` and `opensearch`, each with the jars of one connector and of its dependencies. Without it, the benchmarks
+compare with quoted numbers: the rates of these connectors on a machine of the same kind.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sink_load import Measured
+
+from support import apache
+from support.worker import Worker
+
+VARIABLE = "BENCH_JVM_CONNECTORS"
+WARM_UP_ROUNDS = 2
+"""Rounds that are not counted. The JVM needs two rounds until its compiler has optimized a connector."""
+
+
+class JvmWorker(Worker):
+    """Runs Apache's connect-standalone with the connectors of a directory."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str], plugins: Path) -> None:
+        super().__init__(directory, {"plugin.path": str(plugins), "plugin.discovery": "service_load", **settings})
+        del self.settings["headrace.data.dir"]
+
+    def command(self) -> list[str]:
+        """Write the worker's properties file and return the command line."""
+        *_, properties = super().command()
+        main = "org.apache.kafka.connect.cli.ConnectStandalone"
+        return apache.java_command(main, properties, flags=("-Xms256M", "-Xmx2G"))
+
+
+@dataclass(frozen=True, slots=True)
+class Systems:
+    """Headrace's worker and, if the connector is available, the worker of the JVM connector."""
+
+    ours: Worker
+    theirs: Worker | None
+
+    @property
+    def label(self) -> str:
+        """What the results say about the baseline."""
+        return "(baseline quoted: JVM)" if self.theirs is None else "(baseline: JVM)"
+
+
+@contextmanager
+def systems_under_test(directory: Path, address: str, connector: str, **theirs: str) -> Iterator[Systems]:
+    """Run both workers with the broker at `address`. `theirs` are additional settings of Apache's worker."""
+    settings = {"bootstrap.servers": address, "offset.storage.file.filename": str(directory / "offsets")}
+    plugins = _plugins(connector)
+    with ExitStack() as stack:
+        ours = stack.enter_context(Worker(directory, settings))
+        if plugins is None:
+            yield Systems(ours, None)
+            return
+        place = directory / "jvm"
+        place.mkdir()
+        settings["offset.storage.file.filename"] = str(place / "offsets")
+        more = {key.replace("_", "."): value for key, value in theirs.items()}
+        yield Systems(ours, stack.enter_context(JvmWorker(place, settings | more, plugins)))
+
+
+def _plugins(connector: str) -> Path | None:
+    """Return the directory of all connectors, or None if it does not have this connector or Java is missing."""
+    name = os.environ.get(VARIABLE)
+    if name is None or apache.unavailable_reason():
+        return None
+    if not any(Path(name, connector).glob("*.jar")):
+        raise RuntimeError(f"{VARIABLE}={name}: the directory {connector} has no jars")
+    return Path(name)
+
+
+def medians(rounds: list[Measured]) -> Measured:
+    """Return the medians of the measurements, without the rounds that warm up."""
+    counted: Any = zip(*rounds[WARM_UP_ROUNDS:], strict=True)
+    return Measured(*map(statistics.median, counted))
