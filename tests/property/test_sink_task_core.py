@@ -58,6 +58,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.open: set[Partition] = set()
         self.retried: list[tuple[Partition, int]] = []
         self.put_plan: Any = None
+        self.resumes_in_put = False
         self.flush_fails = False
         self.has_failed = False
         self.is_stopped = False
@@ -133,6 +134,8 @@ class SinkTaskMachine(RuleBasedStateMachine):
             for partition, offset in ids:
                 assert offset == self.last_put[partition] + 1, "records are missing or out of order"
                 self.last_put[partition] = offset
+        if self.resumes_in_put:
+            self.task_pauses(set(PARTITIONS), False)
         plan, self.put_plan = self.put_plan, None
         if plan == "retriable":
             self.retried = ids
@@ -285,15 +288,20 @@ class SinkTaskMachine(RuleBasedStateMachine):
             assert all((partition, each) in self.durable for each in range(offset))
 
     def teardown(self) -> None:
-        """Resume the task and all partitions. Check that every fetched record is then put and committed."""
+        """Resume the task, and resume all partitions in its next put.
+
+        Check that every fetched record is then put and committed.
+        """
         if self.is_stopped or self.has_failed or not self.positions:
             return
         self.put_plan, self.flush_fails = None, False
         self.pause(False)
-        self.task_pauses(set(PARTITIONS), False)
+        self.resumes_in_put = True
         for _ in range(30):
             self.now_ms += 1000
             self.carry_out(self.core.next_step(self.now_ms))
+            if self.polls > 0:
+                self.poll({}, True)
         ends = {partition: self.last_put[partition] + 1 for partition in self.positions}
         assert ends == self.positions, "records that were fetched are not put"
         self.commit_due()

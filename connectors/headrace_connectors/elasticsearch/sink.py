@@ -226,8 +226,8 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
             if self._is_paused:
                 self._is_paused = False
                 self.context.resume(*self.context.assignment)
-        elif not self._is_paused:
-            self._is_paused = True
+        else:
+            self._is_paused = True  # pause again, because a rebalance may have assigned more partitions
             self.context.pause(*self.context.assignment)
 
     def _stored(self, partition: TopicPartition, offset: int) -> int:

@@ -237,8 +237,9 @@ class SinkTask(Task[C]):
         """Store records, or buffer them until `flush`.
 
         `records` contains what a poll returned across all assigned partitions, at most `max.poll.records`, and is empty
-        if the poll returned nothing. It is a sequence of SinkRecord objects, which are created on access;
-        `records.batches` contains the same records as batches.
+        if the poll returned nothing. If no record can be put, for example because the task has paused its
+        partitions, the platform calls `put` without records about once a second. `records` is a sequence of SinkRecord
+        objects, which are created on access; `records.batches` contains the same records as batches.
 
         Raises RetriableError to receive the same records again after `context.timeout`. Raises RecordErrors if only the
         listed records failed. ``errors.tolerance`` determines what happens to these records, and all other records

@@ -226,6 +226,11 @@ class SinkTaskCore:
         """Whether the user has paused the task."""
         return self._is_paused
 
+    @property
+    def has_waiting_records(self) -> bool:
+        """Whether fetched records wait to be put, for example because the task has paused their partitions."""
+        return bool(self._chunks)
+
     def request_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue to consume at these offsets after the current call into the task (`context.offset`)."""
         self._requested_offsets.update(offsets)
@@ -295,7 +300,9 @@ class SinkTaskCore:
         if is_current:
             self._chunks.extend(chunk for chunk in chunks if _partition(chunk) in self._offsets.delivered)
         effects: list[Effect] = []
-        if not chunks and not self._is_paused and self._delivery is None and not self._chunks:
+        # A put without records also follows if all waiting records are of partitions that the task has paused, because
+        # many tasks resume their partitions in `put`.
+        if not chunks and not self._is_paused and self._delivery is None and not self._ready_chunks:
             self._delivery = _Delivery(SinkRecords(), {})
             effects.append(Put(self._delivery.records))
         return [*effects, *self._allow_polls()]
@@ -407,14 +414,17 @@ class SinkTaskCore:
     def _is_redelivering(self) -> bool:
         return self._delivery is not None and self._delivery.retry_at_ms is not None
 
+    @property
+    def _ready_chunks(self) -> list[FetchedChunk]:
+        """The waiting chunks of partitions that the task has not paused."""
+        return [chunk for chunk in self._chunks if _partition(chunk) not in self._paused_by_task]
+
     def _take_fetched(self) -> list[Any]:
         """Remove the records of the next put from the chunks, and return them. Skip chunks of paused partitions."""
         limit = self._records_max or PUT_RECORDS
         fetched: list[Any] = []
         count = 0
-        for chunk in list(self._chunks):
-            if _partition(chunk) in self._paused_by_task:
-                continue
+        for chunk in self._ready_chunks:
             while count < limit:
                 batch = chunk.next_batch(None if self._records_max is None else limit - count)
                 if batch is None:
@@ -522,8 +532,7 @@ class SinkTaskCore:
 
     def _allow_polls(self) -> list[Effect]:
         """Allow new polls if at most one chunk waits to be put, not counting chunks of paused partitions."""
-        ready = sum(_partition(chunk) not in self._paused_by_task for chunk in self._chunks)
-        if ready > 1 or not self._polls:
+        if len(self._ready_chunks) > 1 or not self._polls:
             return []
         polls, self._polls = self._polls, 0
         return [Poll(polls)]

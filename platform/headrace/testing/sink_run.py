@@ -228,7 +228,9 @@ class _SinkTaskRun:
         raise TimeoutError(f"the sink task has not stored all records after {LIMIT_S:g} s of virtual time")
 
     def _has_more(self) -> bool:
-        return any(position < self._log.end(partition) for partition, position in self._positions.items())
+        return self._core.has_waiting_records or any(
+            position < self._log.end(partition) for partition, position in self._positions.items()
+        )
 
     def _poll(self) -> bool:
         """Poll the log as a consumer does. Return whether the poll returned records."""

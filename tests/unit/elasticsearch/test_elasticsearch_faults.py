@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +16,7 @@ from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.records import SinkRecord
 from headrace.testing import run_sink
+from headrace_connectors.elasticsearch import sink
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support.elasticsearch_task import put_until_error
@@ -24,7 +26,8 @@ class ScriptedServer(ThreadingHTTPServer):
     """A fake Elasticsearch server that stores the documents of bulk requests.
 
     Each bulk request removes the first fault from `faults` and applies it. A fault is one of:
-    the HTTP status of the response, "cut" to close the connection, or a dict of statuses by document id.
+    the HTTP status of the response, "cut" to close the connection, "slow" to respond after 0.3 s, or a dict of statuses
+    by document id.
     """
 
     daemon_threads = True
@@ -42,6 +45,9 @@ class ScriptedServer(ThreadingHTTPServer):
     def apply(self, body: bytes) -> tuple[int, Any] | None:
         """Apply a bulk request and return the status and the body of the response, or None to close the connection."""
         fault = self.faults.pop(0) if self.faults else {}
+        if fault == "slow":
+            time.sleep(0.3)
+            fault = {}
         texts = [json.loads(line) for line in body.splitlines()]
         items = []
         pairs = list(zip(texts[::2], texts[1::2], strict=True))
@@ -128,6 +134,22 @@ def test_retry_of_a_bulk_request_sends_only_the_rejected_documents(server: Scrip
     server.faults = [{"k1": 429}]
     put(server)
     assert server.bulks == [["k0", "k1", "k2", "k3"], ["k1"]]
+
+
+def test_task_that_a_slow_server_made_pause_its_partitions_resumes_them_and_writes_all_records(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "_BACK_PRESSURE_S", 0.01)
+    server.faults = ["slow"]
+    records = [
+        SinkRecord(topic="t", partition=partition, offset=at, key=f"k{at}-{partition}", value={"n": at}, timestamp=at)
+        for at in range(6)
+        for partition in range(2)
+    ]
+    settings = settings_of(server, max__buffered__records="1")
+    run = run_sink(ElasticsearchSinkConnector, settings, records, max_poll_records=2)
+    assert len(server.documents) == 12
+    assert run.committed == {("t", 0): 6, ("t", 1): 6}
 
 
 def test_task_fails_after_max_retries_with_an_error_that_names_record_and_cause(server: ScriptedServer) -> None:

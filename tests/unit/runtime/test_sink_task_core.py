@@ -251,6 +251,21 @@ def test_records_of_a_partition_that_the_task_paused_are_put_only_after_the_task
     assert offsets_of(put_next(core)) == [(0, 0)]
 
 
+def test_poll_without_records_results_in_a_put_if_all_waiting_records_are_of_partitions_that_the_task_paused() -> None:
+    core = assigned_core(A, B)
+    core.on_fetched([Chunk(A, 0, 1), Chunk(B, 0, 1)])
+    core.pause_partitions([A])
+    assert core.on_fetched([]) == [Poll(2)]  # the record of B is put first
+    assert offsets_of(put_next(core)) == [(1, 0)]
+    core.put_succeeded(now_ms=0)
+    [put, _] = core.on_fetched([])
+    assert isinstance(put, Put)
+    assert len(put.records) == 0
+    core.resume_partitions([A])
+    core.put_succeeded(now_ms=0)
+    assert offsets_of(put_next(core)) == [(0, 0)]
+
+
 def test_paused_task_puts_no_records_until_it_is_resumed() -> None:
     core = assigned_core()
     assert core.on_pause() == [SetPaused(frozenset({A}), frozenset()), ReportState(True)]
