@@ -112,10 +112,24 @@ class TimeBasedPartitioner(Partitioner):
 
     def _rounded(self, timestamp_ms: int) -> dt.datetime:
         """Round a timestamp down in local time, as Confluent's partitioner does: a day begins at local midnight."""
-        moment = _moment(timestamp_ms, self._zone)
-        offset_ms = (moment.utcoffset() or dt.timedelta()) // dt.timedelta(milliseconds=1)
-        local_ms = timestamp_ms + offset_ms
-        return _moment(local_ms - local_ms % self._duration_ms - offset_ms, self._zone)
+        local_ms = timestamp_ms + self._offset_ms(timestamp_ms)
+        return _moment(self._to_utc_ms(local_ms - local_ms % self._duration_ms), self._zone)
+
+    def _to_utc_ms(self, local_ms: int) -> int:
+        """Convert a local time to UTC with the offset at this local time, by the rules of Joda-Time's DateTimeZone.
+
+        If clocks are set forward at midnight, the start of the day does not exist. The result is then the first moment
+        of the day.
+        """
+        estimate_ms = self._offset_ms(local_ms)
+        offset_ms = self._offset_ms(local_ms - estimate_ms)
+        if estimate_ms < 0 and self._offset_ms(local_ms - offset_ms) != offset_ms:
+            offset_ms = estimate_ms
+        return local_ms - offset_ms
+
+    def _offset_ms(self, timestamp_ms: int) -> int:
+        """Return the difference between local time and UTC at this timestamp."""
+        return (_moment(timestamp_ms, self._zone).utcoffset() or dt.timedelta()) // dt.timedelta(milliseconds=1)
 
 
 def partitioner_for(config: S3SinkConfig) -> Partitioner:

@@ -122,6 +122,30 @@ class TestPartitioners:
         props = {"partitioner__class": f"{name}Partitioner", "timezone": zone, "timestamp__extractor": "Record"}
         assert self.directories(batch, **props) == [directory]
 
+    @pytest.mark.parametrize(
+        ("zone", "time", "directory"),
+        [
+            ("Europe/Berlin", "2026-03-29T01:59:59", "day=29/hour=01"),
+            ("Europe/Berlin", "2026-03-29T03:00", "day=29/hour=03"),
+            ("Europe/Berlin", "2026-03-29T23:59", "day=29/hour=23"),
+            ("Europe/Berlin", "2026-10-25T00:30", "day=25/hour=00"),
+            ("Europe/Berlin", "2026-10-25T23:30", "day=25/hour=23"),
+            ("America/New_York", "2026-03-08T10:00", "day=08/hour=10"),
+            ("America/New_York", "2026-11-01T23:30", "day=01/hour=23"),
+            ("Asia/Beirut", "2026-03-29T10:00", "day=29/hour=10"),  # the day has no midnight
+            ("America/Sao_Paulo", "2018-11-04T10:00", "day=04/hour=10"),  # the day has no midnight
+        ],
+    )
+    def test_directories_of_a_day_on_which_clocks_change_are_those_of_the_local_time(
+        self, zone: str, time: str, directory: str
+    ) -> None:
+        moment = dt.datetime.fromisoformat(time).replace(tzinfo=ZoneInfo(zone))
+        batch = sink_batch([1], timestamps=[int(moment.timestamp() * 1000)])
+        props = {"timezone": zone, "timestamp__extractor": "Record"}
+        daily = self.directories(batch, partitioner__class="DailyPartitioner", **props)
+        hourly = self.directories(batch, partitioner__class="HourlyPartitioner", **props)
+        assert f"{daily[0]}/{hourly[0].rpartition('/')[2]}" == f"year={time[:4]}/month={time[5:7]}/{directory}"
+
     def test_time_based_partitioner_rounds_timestamps_down_to_the_partition_duration(self) -> None:
         batch = sink_batch([1, 2], timestamps=[NOON + 899_999, NOON + 900_000])
         assert self.directories(
