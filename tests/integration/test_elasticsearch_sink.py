@@ -188,6 +188,21 @@ def test_data_stream_receives_each_record_once_although_the_task_restarts(server
         server.delete_data_stream("logs-shop-items", "shop")
 
 
+def test_data_stream_stores_only_the_first_record_with_a_key_and_the_other_records_are_reported(
+    server: SearchServer,
+) -> None:
+    template = {"index_patterns": ["logs-shop-*"], "data_stream": {}, "priority": 500}
+    server.request("PUT", "/_index_template/shop", template)
+    try:
+        records = [keyed(offset, key) for offset, key in enumerate("aaba")]
+        options = {"data__stream__type": "LOGS", "data__stream__dataset": "shop", "errors__tolerance": "all"}
+        run = put(server, records, **options)
+        assert {key: each["id"] for key, each in server.documents("logs-shop-items").items()} == {"a": 0, "b": 2}
+        assert sorted(record.offset for record, _ in run.reported) == [1, 3]
+    finally:
+        server.delete_data_stream("logs-shop-items", "shop")
+
+
 def test_record_keys_with_special_characters_become_document_ids_and_invalid_topic_names_are_rejected(
     server: SearchServer,
 ) -> None:

@@ -50,6 +50,7 @@ class Client:
         self._timeout: Any = timeout
         self._headers = _authorization(config)
         nodes = [_node(url, config) for url in config.urls]
+        self._node_count = len(nodes)
         self._transport = Transport(
             nodes, node_class=Urllib3HttpNode, max_retries=0, retry_on_status=(), meta_header=False
         )
@@ -60,7 +61,13 @@ class Client:
 
     def check(self) -> None:
         """Check that a server responds and accepts the credentials. Raises TemporaryError or ConnectError."""
-        self._request("GET", "/", allowed=(404, 405))  # reduced distributions do not support this request
+        for attempt in range(self._node_count):  # each request goes to the next server
+            try:
+                self._request("GET", "/", allowed=(404, 405))  # reduced distributions do not support this request
+                return
+            except TemporaryError:
+                if attempt == self._node_count - 1:
+                    raise
 
     def ensure_index(self, name: str) -> None:
         """Create an index, unless an index or alias with this name exists. Raises TemporaryError or ConnectError."""

@@ -1,7 +1,9 @@
 """Determines the outcome of each operation of a bulk request from the server's response. No I/O and no clock.
 
-- If the document has the same external version as the record, or the document of a `create` operation exists already,
-  the record is already stored. The server reports a version conflict in this case.
+- If the document has the same external version as the record, the record is already stored. The server reports a
+  version conflict in this case.
+- If a document with the id of a `create` operation exists, the server reports a version conflict, too. The document was
+  created from this record, or from another record with the same key.
 - If the document has a higher version than the record, the server reports a version conflict, too. The record is not
   stored.
 - An `update` with a version conflict is repeated.
@@ -37,9 +39,11 @@ class Verdict(Enum):
     STORED = 0
     NEWER = 1
     """The document has a higher version. A later record of the key was stored first, or other records wrote it."""
-    RETRY = 2
-    MALFORMED = 3
-    FATAL = 4
+    EXISTS = 2
+    """A `create` operation has found a document with its id."""
+    RETRY = 3
+    MALFORMED = 4
+    FATAL = 5
 
 
 class Outcome(NamedTuple):
@@ -74,7 +78,7 @@ def _outcome(action: str, item: Mapping[str, Any], shows_reason: bool) -> Outcom
         return _STORED
     type_, status = str(error.get("type")), int(item.get("status", 0))
     if type_ == _CONFLICT or status == 409:
-        return Outcome(Verdict.RETRY, type_) if action == "update" else _conflict(str(error.get("reason")))
+        return _conflict(action, type_, str(error.get("reason")))
     reason = f"{type_}, status {status}"
     if status in TEMPORARY_STATUSES:
         return Outcome(Verdict.RETRY, f"{reason}: {error.get('reason')}")
@@ -83,7 +87,11 @@ def _outcome(action: str, item: Mapping[str, Any], shows_reason: bool) -> Outcom
     return Outcome(Verdict.FATAL, f"{reason}: {error.get('reason')}")
 
 
-def _conflict(reason: str) -> Outcome:
+def _conflict(action: str, type_: str, reason: str) -> Outcome:
+    if action == "update":
+        return Outcome(Verdict.RETRY, type_)
+    if action == "create":
+        return Outcome(Verdict.EXISTS, reason)
     versions = _VERSIONS.search(reason)
     if versions is None or versions[1] == versions[2]:
         return _STORED

@@ -59,7 +59,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
 
         self._config = config
         self._client = Client(config)
-        self._writer = BulkWriter(self._client, config, config.is_upsert, self._handle_malformed)
+        self._writer = BulkWriter(self._client, config, config.is_upsert, self._handle_malformed, self._report)
 
     def put(self, records: SinkRecords) -> None:
         """Encode records and pass them to the writer. Raises RetriableError after a temporary error of the server."""
@@ -139,17 +139,17 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     def _handle_malformed(self, operation: Operation, error: ConnectError) -> None:
         """Handle a document that the server rejected, as behavior.on.malformed.documents determines."""
         behavior = self._config.on_malformed.upper()
-        reporter = self.context.errant_record_reporter
-        if reporter is not None and self._tolerates_errors:
-            reporter.report_at(operation.batch, operation.at, error)
+        self._report(operation, error)
         if behavior == "FAIL":
             raise ConnectError(f"{error} (behavior.on.malformed.documents=FAIL)")
         if behavior == "WARN":
             logger.warning("Skipping a record (behavior.on.malformed.documents=WARN): %s", error)
 
-    @property
-    def _tolerates_errors(self) -> bool:
-        return tolerates_errors(self.context)
+    def _report(self, operation: Operation, error: Exception) -> None:
+        """Report a record that is not stored, if errors.tolerance=all."""
+        reporter = self.context.errant_record_reporter
+        if reporter is not None and tolerates_errors(self.context):
+            reporter.report_at(operation.batch, operation.at, error)
 
     # -- indexes
 

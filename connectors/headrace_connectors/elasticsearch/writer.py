@@ -58,27 +58,34 @@ class Operation(NamedTuple):
         return f"{batch.original_topic}-{batch.original_partition} at offset {batch.original_offsets[self.at]}"
 
 
-OnMalformed = Callable[[Operation, ConnectError], None]
-"""Handles a document that the server rejected. Raises ConnectError to fail the task. Called from several threads."""
+OnRejected = Callable[[Operation, ConnectError], None]
+"""Handles a record that the server rejected. Raises ConnectError to fail the task. Called from several threads."""
 
 
 class BulkWriter:
     """Queues operations, and sends them from several threads. Only the task's thread calls the public methods."""
 
     def __init__(
-        self, client: Client, config: ElasticsearchSinkConfig, is_ordered: bool, on_malformed: OnMalformed
+        self,
+        client: Client,
+        config: ElasticsearchSinkConfig,
+        is_ordered: bool,
+        on_malformed: OnRejected,
+        on_existing: OnRejected,
     ) -> None:
+        """Start the threads. `on_existing` handles a record whose key is the id of an existing document."""
         self._client = client
         self._config = config
         self._is_ordered = is_ordered
         self._on_malformed = on_malformed
+        self._on_existing = on_existing
         self._changed = threading.Condition()
         self._pending: deque[Operation] = deque()
         self._pending_bytes = 0
         self._oldest_s = 0.0
         self._in_flight = 0
         self._ids_in_flight: set[str] = set()
-        self._with_newer_documents: set[TopicPartition] = set()
+        self._logged: set[tuple[Verdict, TopicPartition]] = set()
         self._is_flushing = False
         self._is_stopped = False
         self._error: Exception | None = None
@@ -252,6 +259,9 @@ class BulkWriter:
                 self._on_malformed(operation, error)
             if outcome.verdict is Verdict.NEWER:
                 self._warn_about_newer_document(operation, outcome.reason)
+            # Otherwise, the document's id is the record's position, so the document is the record itself.
+            if outcome.verdict is Verdict.EXISTS and not self._config.ignores_key(operation.batch.topic):
+                self._handle_existing(operation, outcome.reason)
         self._finish([each for at, each in enumerate(operations) if at not in repeated])
         reasons = [outcomes[at].reason for at in again if outcomes[at].reason]
         where = f"Elasticsearch at {self._client.address} rejected {len(again)} records, the first is record "
@@ -261,10 +271,7 @@ class BulkWriter:
 
     def _warn_about_newer_document(self, operation: Operation, reason: str) -> None:
         """Log the first version conflict of each partition, because it may be an effect of recreating the topic."""
-        with self._changed:
-            is_first = operation.run.partition not in self._with_newer_documents
-            self._with_newer_documents.add(operation.run.partition)
-        if is_first:
+        if self._mark_logged(Verdict.NEWER, operation):
             logger.warning(
                 "Record %s is not stored, because the index contains a newer version of its document: %s. This is "
                 "normal if the topic has later records with this key. If not, the topic was recreated, or several "
@@ -273,6 +280,26 @@ class BulkWriter:
                 operation.position,
                 reason,
             )
+
+    def _handle_existing(self, operation: Operation, reason: str) -> None:
+        error = ConnectError(
+            f"Record {operation.position} is not stored, because the data stream contains a document with its key as "
+            f"id: {reason}"
+        )
+        if self._mark_logged(Verdict.EXISTS, operation):
+            logger.warning(
+                "%s. This is normal if the record was stored before a failure. If several records have the same key, "
+                "set key.ignore=true. The task does not log further such records of this partition",
+                error,
+            )
+        self._on_existing(operation, error)
+
+    def _mark_logged(self, verdict: Verdict, operation: Operation) -> bool:
+        """Return whether this is the first operation of its partition with this verdict."""
+        with self._changed:
+            is_first = (verdict, operation.run.partition) not in self._logged
+            self._logged.add((verdict, operation.run.partition))
+            return is_first
 
     def _finish(self, operations: Sequence[Operation]) -> None:
         with self._changed:

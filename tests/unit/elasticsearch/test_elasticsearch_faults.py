@@ -15,7 +15,7 @@ import pytest
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.records import SinkRecord
-from headrace.testing import run_sink
+from headrace.testing import Restart, run_sink
 from headrace_connectors.elasticsearch import sink
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
@@ -53,18 +53,23 @@ class ScriptedServer(ThreadingHTTPServer):
         pairs = list(zip(texts[::2], texts[1::2], strict=True))
         if len(pairs) > self.max_documents:
             return 413, {}
-        self.bulks.append([action["index"]["_id"] for action, _ in pairs])
+        self.bulks.append([target["_id"] for action, _ in pairs for target in action.values()])
         if isinstance(fault, int):
             return fault, {"error": {"type": "scripted", "reason": "fault"}}
         for action, document in pairs:
-            id_ = action["index"]["_id"]
+            [(name, target)] = action.items()
+            id_ = target["_id"]
             if fault != "cut" and id_ in fault:
                 error = {"type": "es_rejected_execution_exception", "reason": "full"}
-                items.append({"index": {"status": fault[id_], "error": error}})
+                items.append({name: {"status": fault[id_], "error": error}})
+            elif name == "create" and id_ in self.documents:
+                reason = f"[{id_}]: version conflict, document already exists (current version [1])"
+                error = {"type": "version_conflict_engine_exception", "reason": reason}
+                items.append({name: {"status": 409, "error": error}})
             else:
                 self.documents[id_] = document
-                items.append({"index": {"status": 201}})
-        return None if fault == "cut" else (200, {"errors": bool(fault), "items": items})
+                items.append({name: {"status": 201}})
+        return None if fault == "cut" else (200, {"errors": True, "items": items})
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -152,6 +157,34 @@ def test_task_that_a_slow_server_made_pause_its_partitions_resumes_them_and_writ
     assert run.committed == {("t", 0): 6, ("t", 1): 6}
 
 
+DATA_STREAM = {"data__stream__type": "LOGS", "data__stream__dataset": "shop"}
+
+
+def test_record_whose_key_is_the_id_of_a_document_in_the_data_stream_is_logged_and_reported(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = [record.replace(key=key) for record, key in zip(four_records(), "aaba", strict=True)]
+    run = run_sink(ElasticsearchSinkConnector, settings_of(server, errors__tolerance="all", **DATA_STREAM), records)
+    assert {id_: document["n"] for id_, document in server.documents.items()} == {"a": 0, "b": 2}
+    assert [record.offset for record, _ in run.reported] == [1, 3]
+    assert "document already exists" in str(run.reported[0][1])
+    assert run.committed == {("t", 0): 4}
+    messages = [each.getMessage() for each in caplog.records if "is not stored" in each.getMessage()]
+    assert len(messages) == 1
+    assert messages[0].startswith("Record t-0 at offset 1 is not stored, because the data stream contains a document")
+
+
+def test_record_that_is_written_to_a_data_stream_again_is_not_reported_if_its_position_is_the_document_id(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.faults = ["cut"]
+    options = {"errors__tolerance": "all", "key__ignore": "true"} | DATA_STREAM
+    run = run_sink(ElasticsearchSinkConnector, settings_of(server, **options), four_records(), faults=[Restart(1)])
+    assert sorted(server.documents) == [f"t+0+{at}" for at in range(4)]
+    assert run.reported == []
+    assert not [each for each in caplog.records if "is not stored" in each.getMessage()]
+
+
 def test_task_fails_after_max_retries_with_an_error_that_names_record_and_cause(server: ScriptedServer) -> None:
     server.faults = [{"k1": 429}] * 3
     with pytest.raises(
@@ -185,6 +218,15 @@ def test_error_for_a_java_key_store_says_how_to_export_it(tmp_path: Path, side: 
     [error] = values["connection.url"].errors
     assert f"elastic.https.ssl.{side}.location: {store} is a Java key store" in error
     assert "openssl pkcs12" in error
+
+
+@pytest.mark.parametrize("urls", ["http://127.0.0.1:1,{}", "{},http://127.0.0.1:1"])
+def test_validation_succeeds_if_at_least_one_of_several_servers_is_reachable(server: ScriptedServer, urls: str) -> None:
+    settings = {"connection.url": urls.format(server.url)}
+    for _ in range(2):
+        values = config_def(ElasticsearchSinkConfig).validate(settings)
+        ElasticsearchSinkConnector().validate(settings, values)
+        assert {key: value.errors for key, value in values.items() if value.errors} == {}
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -145,7 +145,7 @@ def item(status: int, type_: str | None = None, action: str = "index") -> dict[s
         (item(201), Verdict.STORED),
         (item(404, action="delete"), Verdict.STORED),
         (item(409, "version_conflict_engine_exception"), Verdict.STORED),
-        (item(409, "version_conflict_engine_exception", "create"), Verdict.STORED),
+        (item(409, "version_conflict_engine_exception", "create"), Verdict.EXISTS),
         (item(409, "version_conflict_engine_exception", "update"), Verdict.RETRY),
         (item(429, "es_rejected_execution_exception"), Verdict.RETRY),
         (item(503, "unavailable_shards_exception"), Verdict.RETRY),
