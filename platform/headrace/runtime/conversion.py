@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any, TypeVar, cast
 
 from headrace.api.converter import (
@@ -305,28 +306,23 @@ def _overlaps(
     keys: list[SchemaRun] | None, values: list[SchemaRun]
 ) -> Iterator[tuple[int, int, SchemaRun | None, SchemaRun]]:
     """Yield (start, stop, key run, value run) of each range of consecutive records with equal schemas."""
-    count = sum(len(run.values) for run in values)
-    cuts = {0, count} | set(_ends(values)) | set(_ends(keys or ()))
-    edges = sorted(cuts)
-    for start, stop in pairwise(edges):
-        yield start, stop, None if keys is None else _cut(keys, start, stop), _cut(values, start, stop)
+    key_ends, value_ends = _ends(keys or ()), _ends(values)
+    for start, stop in pairwise(sorted({0, *key_ends, *value_ends})):
+        key_run = None if keys is None else _cut(keys, key_ends, start, stop)
+        yield start, stop, key_run, _cut(values, value_ends, start, stop)
 
 
-def _ends(runs: Sequence[SchemaRun]) -> Iterator[int]:
-    end = 0
-    for run in runs:
-        end += len(run.values)
-        yield end
+def _ends(runs: Sequence[SchemaRun]) -> list[int]:
+    """Return the index after the last value of each run."""
+    return list(accumulate(len(run.values) for run in runs))
 
 
-def _cut(runs: Sequence[SchemaRun], start: int, stop: int) -> SchemaRun:
-    begin = 0
-    for run in runs:
-        end = begin + len(run.values)
-        if start < end:
-            return SchemaRun(run.schema, _slice(run.values, start - begin, stop - begin))
-        begin = end
-    raise IndexError(start)
+def _cut(runs: Sequence[SchemaRun], ends: Sequence[int], start: int, stop: int) -> SchemaRun:
+    """Return the values from `start` to `stop`, which all belong to one run."""
+    at = bisect_right(ends, start)
+    run = runs[at]
+    begin = ends[at] - len(run.values)
+    return SchemaRun(run.schema, _slice(run.values, start - begin, stop - begin))
 
 
 def _slice(values: Values, start: int, stop: int) -> Values:
