@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from functools import cache
 from zoneinfo import ZoneInfo
 
 _UTC_NAMES = ("UTC", "GMT", "UT", "Z")
@@ -60,6 +61,41 @@ def time_zone(name: str) -> dt.tzinfo:
         raise ValueError(
             f"unknown time zone {name!r}; set a name such as UTC or Europe/Berlin, or an offset such as +02:00"
         ) from None
+
+
+def to_utc(wall_clock: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
+    """Convert a wall-clock time of a time zone, a naive datetime, to UTC.
+
+    When clocks change, a time of day is skipped or repeated. Such a time has the offset of standard time, as in Java
+    and PostgreSQL.
+    """
+    if zone is dt.UTC:
+        return wall_clock.replace(tzinfo=dt.UTC)
+    return max(wall_clock.replace(tzinfo=zone, fold=fold).astimezone(dt.UTC) for fold in (0, 1))
+
+
+@cache
+def offsets_by_wall_clock(zone: dt.tzinfo, last_year: int) -> list[tuple[dt.datetime, int]]:
+    """Return the UTC offsets of a time zone from 1900 to `last_year`, in seconds.
+
+    Each offset has the wall-clock time from which on `to_utc` uses it. The first offset also applies to earlier times.
+    """
+
+    def offset_s(wall_clock: dt.datetime) -> int:
+        return (wall_clock - to_utc(wall_clock, zone).replace(tzinfo=None)) // dt.timedelta(seconds=1)
+
+    day = dt.datetime(1900, 1, 1)
+    found = [(day, offset_s(day))]
+    while day.year <= last_year and not isinstance(zone, dt.timezone):
+        low, day = day, day + dt.timedelta(days=1)
+        if offset_s(day) == found[-1][1]:
+            continue
+        high = day
+        while high - low > dt.timedelta(seconds=1):
+            middle = low + dt.timedelta(seconds=(high - low) // dt.timedelta(seconds=2))
+            low, high = (middle, high) if offset_s(middle) == found[-1][1] else (low, middle)
+        found.append((high, offset_s(high)))
+    return found
 
 
 def check_time_zone(name: str) -> None:

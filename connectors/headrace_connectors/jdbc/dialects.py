@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import sqlalchemy
 from sqlalchemy import event
@@ -23,11 +24,11 @@ from sqlalchemy.pool import NullPool
 
 from headrace.api.errors import ConnectError
 from headrace.data.schema import STRING_SCHEMA
-from headrace_connectors.common.time_zones import time_zone
+from headrace_connectors.common.time_zones import time_zone, to_utc
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import qualified_name, split_name
-from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.statements import Statement, TimestampExpression, coalesce
 from headrace_connectors.jdbc.tables import Table, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema, chain, from_instant
 from headrace_connectors.jdbc.url import JdbcUrl
@@ -35,17 +36,6 @@ from headrace_connectors.jdbc.url import JdbcUrl
 logger = logging.getLogger(__name__)
 
 Connection = Any  # the driver's DBAPI connection
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampExpression:
-    """An SQL expression that orders rows by a timestamp column.
-
-    `bind` converts a datetime to a query parameter that compares correctly with the expression.
-    """
-
-    sql: str
-    bind: Callable[[dt.datetime], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +296,7 @@ class Dialect(ABC):
     def to_instant(self, value: Any) -> dt.datetime:
         """Convert a timestamp value from the driver to an aware datetime in UTC."""
         if value.tzinfo is None:
-            value = value.replace(tzinfo=self.zone)
+            return to_utc(value, self.zone)
         instant: dt.datetime = value.astimezone(dt.UTC)
         return instant
 
@@ -314,13 +304,35 @@ class Dialect(ABC):
         """Whether the column can be configured as a timestamp column."""
         return column.is_timestamp
 
-    def timestamp_expression(self, column: JdbcColumn) -> TimestampExpression:
-        """Return the SQL expression that orders rows by a timestamp column."""
-        if column.is_zoned:
-            return TimestampExpression(self.quote(column.name), lambda instant: instant)
-        return TimestampExpression(
-            self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None)
-        )
+    def timestamp_expression(self, columns: Sequence[JdbcColumn]) -> TimestampExpression:
+        """Return the SQL expression that orders rows by the first of `columns` that is not NULL.
+
+        If only some of the columns have a time zone, the expression converts the other columns from the time zone of
+        db.timezone. Otherwise the database would convert them from the time zone of the session.
+        """
+        is_zoned = any(column.is_zoned for column in columns)
+        terms = [
+            self._with_time_zone(self.quote(column.name))
+            if is_zoned and not column.is_zoned
+            else self.quote(column.name)
+            for column in columns
+        ]
+        return TimestampExpression(coalesce(terms), self._bind_zoned if is_zoned else self._bind_local)
+
+    def _with_time_zone(self, timestamp: str) -> str:
+        """Return an SQL expression that converts a timestamp without time zone from the time zone of db.timezone."""
+        if self.zone is dt.UTC or isinstance(self.zone, ZoneInfo):
+            return f"({timestamp} AT TIME ZONE '{self.zone}')"
+        offset_s = (self.zone.utcoffset(None) or dt.timedelta()) // dt.timedelta(seconds=1)
+        return f"({timestamp} AT TIME ZONE INTERVAL '{offset_s}' SECOND)"
+
+    def _bind_zoned(self, instant: dt.datetime) -> dt.datetime:
+        """Return the parameter to compare with a timestamp with time zone."""
+        return instant
+
+    def _bind_local(self, instant: dt.datetime) -> dt.datetime:
+        """Return the parameter to compare with a timestamp without time zone: the time in db.timezone."""
+        return instant.astimezone(self.zone).replace(tzinfo=None)
 
 
 def _declared(type_: Any) -> str:

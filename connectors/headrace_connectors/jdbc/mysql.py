@@ -29,11 +29,11 @@ from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.java import float_text
 from headrace.data.logical import DATE_SCHEMA, scale_of
 from headrace.data.schema import INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, INT_RANGES, Schema, Type
+from headrace_connectors.common.time_zones import offsets_by_wall_clock
 from headrace_connectors.jdbc.dialects import (
     Connection,
     Dialect,
     ResultSet,
-    TimestampExpression,
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine, properties_of
@@ -326,11 +326,17 @@ class MysqlDialect(Dialect):
     def to_instant(self, value: Any) -> dt.datetime:
         return super().to_instant(reject_unmappable(value))
 
-    def timestamp_expression(self, column: JdbcColumn) -> TimestampExpression:
-        zone = dt.UTC if column.is_zoned else self.zone
-        return TimestampExpression(
-            self.quote(column.name), lambda instant: instant.astimezone(zone).replace(tzinfo=None)
-        )
+    def _with_time_zone(self, timestamp: str) -> str:
+        # CONVERT_TZ needs tables that many servers do not have. It also does not convert like `to_instant` when clocks
+        # change, so that rows could be skipped.
+        last_year = dt.datetime.now().year + 1  # the source does not read rows with timestamps in the future
+        (_, earliest), *changes = offsets_by_wall_clock(self.zone, last_year)
+        cases = "".join(f" WHEN {timestamp} >= '{since}' THEN {offset}" for since, offset in reversed(changes))
+        offset_s = f"CASE{cases} ELSE {earliest} END" if cases else str(earliest)
+        return f"({timestamp} - INTERVAL {offset_s} SECOND)"
+
+    def _bind_zoned(self, instant: dt.datetime) -> dt.datetime:
+        return instant.astimezone(dt.UTC).replace(tzinfo=None)  # the session's time zone is UTC
 
 
 class _StreamedRows:

@@ -11,7 +11,6 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SourceBatch
@@ -153,18 +152,15 @@ class TableReader:
         key_range = source.key_range
         if key_range is not None:
             timestamps = ()
-        expressions = [dialect.timestamp_expression(column) for column in timestamps]
         end = None
         if timestamps:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
             if self._horizon is not None:
                 end = min(end, self._horizon.timestamp(connection))
             end = found.round_down(end)
-        bind: Any = expressions[0].bind if expressions else None
         offset_expressions = OffsetExpressions(
             dialect.quote(incrementing.name) if incrementing else None,
-            tuple(expression.sql for expression in expressions),
-            bind,
+            dialect.timestamp_expression(timestamps) if timestamps else None,
             incrementing_nullable=incrementing is not None and incrementing.nullable,
         )
         base = dialect.escape_parameter_markers(config.sql)

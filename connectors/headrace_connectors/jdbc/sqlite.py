@@ -23,17 +23,17 @@ from sqlalchemy.types import Boolean, Date, Float, Integer, LargeBinary, NullTyp
 from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
+from headrace_connectors.common.time_zones import to_utc
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import (
     Connection,
     Dialect,
     ResultSet,
-    TimestampExpression,
     driver_errors,
     engine_for,
 )
 from headrace_connectors.jdbc.sqlite_json import JsonRows, row_type
-from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.statements import Statement, TimestampExpression, coalesce
 from headrace_connectors.jdbc.types import JdbcColumn, base_schema, microseconds, to_decimal, to_integer
 from headrace_connectors.jdbc.url import JdbcUrl
 
@@ -168,8 +168,9 @@ class SqliteDialect(Dialect):
     def can_hold_timestamps(self, column: JdbcColumn) -> bool:
         return True  # SQLite has no timestamp type, and stores any value in any column
 
-    def timestamp_expression(self, column: JdbcColumn) -> TimestampExpression:
-        return TimestampExpression(f"{_FUNCTION}({self.quote(column.name)})", microseconds)
+    def timestamp_expression(self, columns: Sequence[JdbcColumn]) -> TimestampExpression:
+        terms = [f"{_FUNCTION}({self.quote(column.name)})" for column in columns]
+        return TimestampExpression(coalesce(terms), microseconds)
 
     def connect(self) -> Connection:
         connection = super().connect()
@@ -207,5 +208,5 @@ def _to_instant(value: Any, zone: dt.tzinfo) -> dt.datetime:
         return _EPOCH + dt.timedelta(milliseconds=int(value))
     instant = dt.datetime.fromisoformat(value)
     if instant.tzinfo is None:
-        instant = instant.replace(tzinfo=zone)
+        return to_utc(instant, zone)
     return instant.astimezone(dt.UTC)

@@ -7,7 +7,7 @@
 | timestamp | ts > ? and ts < end | ts |
 | timestamp+incrementing | ts < end and ((ts = ? and id > ?) or ts > ?) | ts, id |
 
-`ts` is COALESCE over the timestamp columns. `end` is the database's current time minus
+`ts` is the timestamp column, or COALESCE over several columns. `end` is the database's current time minus
 `timestamp.delay.interval.ms`, rounded down to the precision of the columns. Without a source offset,
 the query has no lower bound and reads all rows. The query skips rows with NULL in the incrementing
 column, because their order is undefined.
@@ -17,7 +17,7 @@ This module has no I/O.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,23 +25,26 @@ from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetExpressions:
-    """SQL expressions for the incrementing and timestamp columns, by which the rows are ordered.
+class TimestampExpression:
+    """An SQL expression that orders rows by timestamp.
 
-    `bind_timestamp` converts a datetime to a query parameter.
+    `bind` converts a datetime to a query parameter that compares correctly with the expression.
+    """
+
+    sql: str
+    bind: Callable[[dt.datetime], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetExpressions:
+    """SQL expressions for a row's incrementing value and timestamp, by which the rows are ordered.
+
+    An expression is None if the mode does not use it.
     """
 
     incrementing: str | None
-    timestamps: tuple[str, ...]
-    bind_timestamp: Callable[[dt.datetime], Any]
+    timestamp: TimestampExpression | None
     incrementing_nullable: bool = False
-
-    @property
-    def timestamp_expression(self) -> str | None:
-        """The SQL expression for a row's timestamp, or None if the mode does not use timestamps."""
-        if len(self.timestamps) > 1:
-            return f"COALESCE({','.join(self.timestamps)})"
-        return self.timestamps[0] if self.timestamps else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,11 @@ class Statement:
 
     sql: str
     parameters: tuple[Any, ...]
+
+
+def coalesce(expressions: Sequence[str]) -> str:
+    """Return the SQL expression for the first of `expressions` that is not NULL."""
+    return expressions[0] if len(expressions) == 1 else f"COALESCE({','.join(expressions)})"
 
 
 def select(
@@ -77,7 +85,8 @@ def select(
     if last_id is not None:
         conditions.append(f"{columns.incrementing} <= {marker}")
         parameters.append(last_id.value)
-    order = ",".join(f"{column} ASC" for column in (columns.timestamp_expression, columns.incrementing) if column)
+    timestamp = columns.timestamp.sql if columns.timestamp is not None else None
+    order = ",".join(f"{expression} ASC" for expression in (timestamp, columns.incrementing) if expression)
     sql = base
     if conditions:
         sql += " WHERE " + " AND ".join(conditions)
@@ -93,19 +102,22 @@ def _conditions(
 ) -> tuple[list[str], list[Any]]:
     conditions: list[str] = []
     parameters: list[Any] = []
-    timestamp, incrementing = columns.timestamp_expression, columns.incrementing
+    incrementing = columns.incrementing
     if incrementing is not None and columns.incrementing_nullable:
         conditions.append(f"{incrementing} IS NOT NULL")
+    timestamp = columns.timestamp
     if timestamp is not None and end is not None:
-        conditions.append(f"{timestamp} < {marker}")
-        parameters.append(columns.bind_timestamp(end))
+        conditions.append(f"{timestamp.sql} < {marker}")
+        parameters.append(timestamp.bind(end))
     if timestamp is not None and offset.timestamp is not None:
-        since = columns.bind_timestamp(offset.timestamp)
+        since = timestamp.bind(offset.timestamp)
         if incrementing is not None and offset.incrementing is not None:
-            conditions.append(f"(({timestamp} = {marker} AND {incrementing} > {marker}) OR {timestamp} > {marker})")
+            conditions.append(
+                f"(({timestamp.sql} = {marker} AND {incrementing} > {marker}) OR {timestamp.sql} > {marker})"
+            )
             parameters += [since, offset.incrementing, since]
         else:
-            conditions.append(f"{timestamp} > {marker}")
+            conditions.append(f"{timestamp.sql} > {marker}")
             parameters.append(since)
     elif timestamp is None and incrementing is not None and offset.incrementing is not None:
         conditions.append(f"{incrementing} > {marker}")

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from headrace_connectors.common.time_zones import check_time_zone, time_zone
+from headrace_connectors.common.time_zones import check_time_zone, offsets_by_wall_clock, time_zone, to_utc
 
 _NOON = dt.datetime(2026, 7, 1, 12)
 
@@ -42,3 +42,24 @@ def test_short_time_zone_name_of_java_is_parsed_to_its_region() -> None:
 def test_unknown_time_zone_name_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="time zone"):
         check_time_zone(name)
+
+
+@pytest.mark.parametrize(
+    ("wall_clock", "utc"),
+    [
+        (dt.datetime(2026, 3, 29, 1, 59), dt.datetime(2026, 3, 29, 0, 59)),
+        (dt.datetime(2026, 3, 29, 2, 30), dt.datetime(2026, 3, 29, 1, 30)),  # skipped
+        (dt.datetime(2026, 3, 29, 3, 0), dt.datetime(2026, 3, 29, 1, 0)),
+        (dt.datetime(2026, 10, 25, 1, 59), dt.datetime(2026, 10, 24, 23, 59)),
+        (dt.datetime(2026, 10, 25, 2, 30), dt.datetime(2026, 10, 25, 1, 30)),  # repeated
+    ],
+)
+def test_skipped_and_repeated_times_have_the_offset_of_standard_time(wall_clock: dt.datetime, utc: dt.datetime) -> None:
+    assert to_utc(wall_clock, ZoneInfo("Europe/Berlin")) == utc.replace(tzinfo=dt.UTC)
+
+
+def test_offsets_by_wall_clock_start_at_the_second_of_each_change_of_clocks() -> None:
+    offsets = offsets_by_wall_clock(ZoneInfo("Europe/Berlin"), 2026)
+    assert offsets[0] == (dt.datetime(1900, 1, 1), 3600)
+    assert offsets[-2:] == [(dt.datetime(2026, 3, 29, 3), 7200), (dt.datetime(2026, 10, 25, 2), 3600)]
+    assert offsets_by_wall_clock(time_zone("-05:30"), 2026) == [(dt.datetime(1900, 1, 1), -19800)]

@@ -30,7 +30,7 @@ from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.query_text import single_statement
 from headrace_connectors.jdbc.rows import RowConverter
-from headrace_connectors.jdbc.statements import OffsetExpressions, select
+from headrace_connectors.jdbc.statements import OffsetExpressions, TimestampExpression, coalesce, select
 from headrace_connectors.jdbc.tables import Table, group_tables, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema
 from headrace_connectors.jdbc.url import JdbcUrl, parse, validate_known
@@ -98,7 +98,9 @@ def test_error_for_an_unsupported_database_lists_the_databases_that_the_jdbc_sin
 
 
 def _expressions(incrementing: str | None = None, *timestamps: str) -> OffsetExpressions:
-    return OffsetExpressions(incrementing, timestamps, lambda instant: instant)
+    return OffsetExpressions(
+        incrementing, TimestampExpression(coalesce(timestamps), lambda instant: instant) if timestamps else None
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""Tests of the JDBC source's timestamp columns in other time zones than UTC, with real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+from support import mariadb, postgres
+from support.jdbc import Offsets, read_all, rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[postgres.Postgres]:
+    if reason := postgres.unavailable_reason():
+        pytest.skip(reason)
+    with postgres.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mysql() -> Iterator[mariadb.MariaDb]:
+    if reason := mariadb.unavailable_reason():
+        pytest.skip(reason)
+    with mariadb.running() as running:
+        yield running
+
+
+@pytest.fixture
+def postgresql_database(postgresql: postgres.Postgres) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgresql.conninfo, autocommit=True) as connection:
+        yield connection
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; ALTER ROLE postgres RESET timezone")
+
+
+@pytest.fixture
+def mysql_database(mysql: mariadb.MariaDb) -> Iterator[Any]:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=mysql.port, user=mysql.user, database="shop", autocommit=True
+    )  # fmt: skip
+    with connection, connection.cursor() as cursor:
+        yield cursor
+        cursor.execute("SET GLOBAL time_zone = 'SYSTEM'")
+        cursor.execute("DROP DATABASE shop")
+        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+
+
+@pytest.fixture
+def postgresql_props(postgresql: postgres.Postgres) -> dict[str, str]:
+    return {"connection.url": postgresql.jdbc_url, "connection.user": postgresql.user, "topic.prefix": "t-"}
+
+
+@pytest.fixture
+def mysql_props(mysql: mariadb.MariaDb) -> dict[str, str]:
+    return {"connection.url": mysql.jdbc_url, "connection.user": mysql.user, "topic.prefix": "t-"}
+
+
+def _ids(props: dict[str, str], offsets: Offsets) -> list[int]:
+    return [row[0] for row in rows(read_all(props, offsets))]
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize("db_timezone", ["UTC", "Europe/Berlin", "-05:30"])
+def test_timestamp_columns_with_and_without_time_zone_are_compared_in_db_timezone_in_postgresql(
+    postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str], zone: str, db_timezone: str
+) -> None:
+    postgresql_database.execute(f"ALTER ROLE postgres SET timezone = '{zone}'")
+    postgresql_database.execute("CREATE TABLE t (id int, updated timestamptz, created timestamp NOT NULL)")
+    columns = {"mode": "timestamp", "timestamp.column.name": "updated,created", "db.timezone": db_timezone}
+    offsets = Offsets()
+    for first in (0, 3, 6):
+        for number in range(first, first + 3):
+            postgresql_database.execute(f"INSERT INTO t VALUES ({number}, NULL, '2025-10-26 02:1{number}')")
+        assert _ids({**postgresql_props, **columns}, offsets) == [first, first + 1, first + 2]
+        assert _ids({**postgresql_props, **columns}, offsets) == []
+
+
+@pytest.mark.parametrize("db_timezone", ["UTC", "Europe/Berlin", "Asia/Tokyo", "-05:30"])
+def test_timestamp_and_datetime_columns_are_compared_in_db_timezone_in_mysql(
+    mysql_database: Any, mysql_props: dict[str, str], db_timezone: str
+) -> None:
+    mysql_database.execute("CREATE TABLE t (id int, updated timestamp(6) NULL, created datetime(6) NOT NULL)")
+    columns = {"mode": "timestamp", "timestamp.column.name": "updated,created", "db.timezone": db_timezone}
+    offsets = Offsets()
+    for first in (0, 3, 6):
+        for number in range(first, first + 3):
+            mysql_database.execute(f"INSERT INTO t VALUES ({number}, NULL, '2025-10-26 02:10:00.00000{number}')")
+        assert _ids({**mysql_props, **columns}, offsets) == [first, first + 1, first + 2]
+        assert _ids({**mysql_props, **columns}, offsets) == []
+    mysql_database.execute("SET time_zone = '+00:00'")
+    mysql_database.execute("INSERT INTO t VALUES (9, '2025-10-27', '2025-01-01')")
+    mysql_database.execute("INSERT INTO t VALUES (10, NULL, '2025-10-28')")
+    assert _ids({**mysql_props, **columns}, offsets) == [9, 10]
