@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,11 @@ import psycopg
 import pymysql
 import pytest
 
+from headrace.api.errors import ConfigError
+from headrace_connectors.jdbc.config import JdbcSourceTaskConfig
+from headrace_connectors.jdbc.source import JdbcSourceTask
 from support import mariadb, postgres
-from support.jdbc import Offsets, read_all, rows
+from support.jdbc import Context, Offsets, read_all, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -96,3 +100,69 @@ def test_timestamp_and_datetime_columns_are_compared_in_db_timezone_in_mysql(
     mysql_database.execute("INSERT INTO t VALUES (9, '2025-10-27', '2025-01-01')")
     mysql_database.execute("INSERT INTO t VALUES (10, NULL, '2025-10-28')")
     assert _ids({**mysql_props, **columns}, offsets) == [9, 10]
+
+
+@pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
+@pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
+def test_rows_with_a_datetime_that_the_server_sets_in_its_time_zone_are_read_when_their_second_has_ended(
+    mysql_database: Any, mysql_props: dict[str, str], zone: str, mode: str
+) -> None:
+    mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
+    mysql_database.execute(f"SET time_zone = '{zone}'")
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY AUTO_INCREMENT, at datetime NOT NULL DEFAULT now())")
+    settings = {**mysql_props, "mode": mode, "timestamp.column.name": "at", "incrementing.column.name": "id"}
+    offsets, found = Offsets(), list[int]()
+    inserted = 0
+    deadline_s = time.monotonic() + 3
+    while time.monotonic() < deadline_s:
+        mysql_database.execute("INSERT INTO t VALUES ()")
+        inserted += 1
+        found += _ids(settings, offsets)
+    mysql_database.execute("DO SLEEP(1.1)")
+    found += _ids(settings, offsets)
+    assert found == list(range(1, inserted + 1))
+
+
+@pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
+def test_current_row_with_a_datetime_in_utc_is_not_read_before_its_second_has_ended(
+    mysql_database: Any, mysql_props: dict[str, str], zone: str
+) -> None:
+    mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY AUTO_INCREMENT, at datetime NOT NULL)")
+    mysql_database.execute("INSERT INTO t (at) VALUES (utc_timestamp() - interval 1 day), (utc_timestamp())")
+    mysql_database.execute("INSERT INTO t (at) VALUES (utc_timestamp() + interval 1 hour)")
+    assert _ids({**mysql_props, "mode": "timestamp", "timestamp.column.name": "at"}, Offsets()) == [1]
+
+
+@pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
+def test_timestamp_initial_of_minus_1_is_the_time_of_the_server_for_a_datetime_that_the_server_sets(
+    mysql_database: Any, mysql_props: dict[str, str], zone: str
+) -> None:
+    mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
+    mysql_database.execute(f"SET time_zone = '{zone}'")
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY AUTO_INCREMENT, at datetime(6) NOT NULL DEFAULT now(6))")
+    mysql_database.execute("INSERT INTO t VALUES ()")
+    settings = {**mysql_props, "mode": "timestamp", "timestamp.column.name": "at", "timestamp.initial": "-1"}
+    task_config = {**settings, "tables": "shop.t", "poll.interval.ms": "0"}
+    task = JdbcSourceTask()
+    task.poll_block_s = 0.0
+    task.context = Context(Offsets())  # type: ignore[assignment]
+    task.start(JdbcSourceTaskConfig.parse(task_config))
+    assert task.poll() is None
+    mysql_database.execute("INSERT INTO t VALUES ()")
+    mysql_database.execute("DO SLEEP(0.1)")
+    batch = task.poll()
+    task.stop()
+    assert batch is not None
+    assert [row[0] for row in batch.values] == [2]
+
+
+def test_error_names_db_timezone_if_the_server_sets_a_datetime_in_another_time_zone_than_a_timestamp(
+    mysql_database: Any, mysql_props: dict[str, str]
+) -> None:
+    mysql_database.execute("SET GLOBAL time_zone = '-05:00'")
+    mysql_database.execute("CREATE TABLE t (id int, updated timestamp NULL, created datetime NOT NULL DEFAULT now())")
+    settings = {**mysql_props, "mode": "timestamp", "timestamp.column.name": "updated,created"}
+    with pytest.raises(ConfigError, match="column created: the server's time zone is -05:00") as caught:
+        read_all(settings)
+    assert caught.value.key == "db.timezone"

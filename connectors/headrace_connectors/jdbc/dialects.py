@@ -87,6 +87,15 @@ class Dialect(ABC):
     def now(self, connection: Connection) -> dt.datetime:
         """Return the database server's current time in UTC."""
 
+    def to_column_time(
+        self, connection: Connection, instant: dt.datetime, columns: Sequence[JdbcColumn]
+    ) -> dt.datetime:
+        """Return the timestamp that a row has in `columns` if it is written at `instant`.
+
+        It differs from `instant` if the database sets a column without time zone in another time zone than db.timezone.
+        """
+        return instant
+
     @abstractmethod
     def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
         """Return the columns of a custom query. Raises the driver's exception."""

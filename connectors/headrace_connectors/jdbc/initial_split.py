@@ -30,6 +30,7 @@ def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> I
             started = min(started, horizon.timestamp(connection))
         if found.timestamps:
             # Rows with this timestamp may still be written. The rows after the initial load have later timestamps.
+            started = dialect.to_column_time(connection, started, found.timestamps)
             started = found.round_down(started) - found.timestamp_unit
         smallest, largest = dialect.first_row(connection, f"SELECT MIN({name}), MAX({name}) FROM {source}")
         if horizon is not None and not found.timestamps:

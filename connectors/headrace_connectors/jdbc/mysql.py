@@ -20,7 +20,6 @@ from typing import Any, cast
 
 import pymysql
 from pymysql.constants import FIELD_TYPE, FLAG
-from pymysql.converters import conversions
 from pymysql.cursors import Cursor, SSCursor
 from sqlalchemy import types as sql
 from sqlalchemy.engine import Engine
@@ -37,12 +36,12 @@ from headrace_connectors.jdbc.dialects import (
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine, properties_of
+from headrace_connectors.jdbc.mysql_dates import decoders
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
 from headrace_connectors.jdbc.types import (
     JdbcColumn,
-    Unmappable,
     base_schema,
     reject_unmappable,
     to_decimal,
@@ -53,9 +52,10 @@ logger = logging.getLogger(__name__)
 
 _COLUMNS = """
     SELECT column_name, data_type, column_type, is_nullable, numeric_precision, numeric_scale, extra, column_key,
-        datetime_precision
+        datetime_precision, column_default
     FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
 """
+_SERVER_TIME = "SELECT CONVERT_TZ(%s, '+00:00', @@global.time_zone), @@global.time_zone, @@system_time_zone"
 _TABLES = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = DATABASE()"
 # Prepared transactions are among those of InnoDB. A statement that waits for a lock may have no transaction yet.
 # The list is fresh if it contains the session's own transaction with the current value of unique_checks.
@@ -72,10 +72,16 @@ _RUNNING = """
 _FRESH_LIST_S = 10.0
 """How long to wait for a fresh list of transactions before the connection is opened again."""
 _ACCESS_DENIED = 1227
+_ADVICE = {
+    True: "records contain the server's local times as if they were UTC. Set db.timezone to the server's time zone "
+    "before the connector reads its first row",
+    False: "rows may be read late. Set db.timezone to the time zone of the column's values before the connector reads "
+    "its first row",
+}
+"""Advice if a DATETIME column may have another time zone than db.timezone. Keys: whether the server sets the column."""
 # A task may read the rows of a statement slowly. If the server ended the connection, the statement would start again.
 _WAIT_FOR_READER = "SET SESSION net_write_timeout = GREATEST(@@net_write_timeout, 3600)"
 _TABLE_TYPES = {"BASE TABLE": "TABLE", "SYSTEM VERSIONED": "TABLE", "VIEW": "VIEW"}
-_FIRST_INSTANT, _LAST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
 _BINARY_CHARSET = 63
 _FRACTION_DIGITS_MAX = 6
 _INTEGERS: Mapping[str, tuple[Schema, Schema]] = {
@@ -140,7 +146,7 @@ class MysqlDialect(Dialect):
             level = self.config.transaction_isolation_mode.replace("_", " ")
             statements.append(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
         self._zero_dates = properties_of(self.url, self.config).zero_dates
-        return mysql_engine(self.url, self.config, statements, conv=_decoders(self._zero_dates), autocommit=False)
+        return mysql_engine(self.url, self.config, statements, conv=decoders(self._zero_dates), autocommit=False)
 
     def is_transient(self, error: Exception) -> bool:
         return is_transient(error)
@@ -151,6 +157,36 @@ class MysqlDialect(Dialect):
         instant: dt.datetime = now.replace(tzinfo=dt.UTC)
         return instant
 
+    def to_column_time(
+        self, connection: Connection, instant: dt.datetime, columns: Sequence[JdbcColumn]
+    ) -> dt.datetime:
+        """Return the timestamp that a row has in `columns` if it is written at `instant`.
+
+        By default, the server sets DATETIME columns in its own time zone, but applications may write UTC. If
+        db.timezone is not set, both are possible. The source then uses the server's time zone for columns that the
+        server is known to set. For other columns, it uses the earlier of the two times, so that it skips no row.
+        """
+        local = [column for column in columns if not column.is_zoned]
+        if not local or self.zone is not dt.UTC:
+            return instant
+        parameter = instant.astimezone(dt.UTC).replace(tzinfo=None)
+        ((found, zone, system_zone),) = _fetch(connection, _SERVER_TIME, (parameter,))
+        connection.rollback()
+        server_time: dt.datetime = (found or parameter).replace(tzinfo=dt.UTC)
+        if server_time == instant:
+            return instant
+        names = ", ".join(column.name for column in local)
+        problem = f"column {names}: the server's time zone is {system_zone if zone == 'SYSTEM' else zone}"
+        if len(local) < len(columns) and any(column.is_set_by_database for column in local):
+            reason = f"{problem}; set db.timezone to it, because the other timestamp columns have a time zone"
+            raise ConfigError("db.timezone", self.config.db_timezone, reason)
+        are_set_by_server = all(column.is_set_by_database for column in local)
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("Timestamp %s, but db.timezone is UTC: %s", problem, _ADVICE[are_set_by_server])
+        return server_time if are_set_by_server else min(instant, server_time)
+
+    _has_warned = False
     has_horizon = True
     _unique_checks = 0
 
@@ -268,8 +304,9 @@ class MysqlDialect(Dialect):
                 "fraction_digits": fraction_digits or 0,
                 "nullable": nullable == "YES",
                 "autoincrement": "auto_increment" in extra,
+                "is_set_by_database": "current_timestamp" in f"{default} {extra}".lower(),
             }
-            for name, kind, declared, nullable, precision, scale, extra, _, fraction_digits in rows
+            for name, kind, declared, nullable, precision, scale, extra, _, fraction_digits, default in rows
         ]
         return described, [row[0] for row in rows if row[7] == "PRI"]
 
@@ -289,6 +326,8 @@ class MysqlDialect(Dialect):
             return None
         column = replace(column, declared=described["declared"])
         kind = described["kind"]
+        if described.get("is_set_by_database"):
+            column = replace(column, is_set_by_database=True)
         if kind in ("date", "datetime", "timestamp") and self._zero_dates == "CONVERT_TO_NULL":
             return replace(column, schema=column.schema.replace(optional=True))
         if kind in _INTEGERS:
@@ -419,55 +458,3 @@ def _shortest_float(value: float) -> float:
 
 def _first_day(year: Any) -> dt.date:
     return dt.date(int(year), 1, 1)
-
-
-def _date(text: str) -> dt.date | Unmappable:
-    try:
-        return dt.date.fromisoformat(text)
-    except ValueError:
-        return Unmappable(text, dt.date.min)
-
-
-def _datetime(text: str) -> dt.datetime | Unmappable:
-    try:
-        return dt.datetime.fromisoformat(text)
-    except ValueError:
-        return Unmappable(text, _FIRST_INSTANT)
-
-
-def _timestamp(text: str) -> dt.datetime | Unmappable:
-    value = _datetime(text)
-    return value if isinstance(value, Unmappable) else value.replace(tzinfo=dt.UTC)
-
-
-def _time(text: str) -> dt.time | Unmappable:
-    try:
-        return dt.time.fromisoformat(text)
-    except ValueError:  # MySQL's times are durations between -838:59:59 and 838:59:59
-        return Unmappable(text, dt.time.min if text.startswith("-") else dt.time.max)
-
-
-_ZERO_DATE = "0000-00-00"
-_DECODERS: Mapping[int, Callable[[str], Any]] = {
-    FIELD_TYPE.DATE: _date,
-    FIELD_TYPE.NEWDATE: _date,
-    FIELD_TYPE.DATETIME: _datetime,
-    FIELD_TYPE.TIMESTAMP: _timestamp,
-}
-
-
-def _decoders(zero_dates: str) -> dict[int, Any]:
-    """Return the decoders for PyMySQL. `zero_dates` is the value of the property zeroDateTimeBehavior."""
-    found: dict[Any, Any] = {**conversions, **_DECODERS, FIELD_TYPE.TIME: _time}
-    if zero_dates != "EXCEPTION":
-        found |= {code: _with_zero_dates(decode, zero_dates) for code, decode in _DECODERS.items()}
-    return found
-
-
-def _with_zero_dates(decode: Callable[[str], Any], zero_dates: str) -> Callable[[str], Any]:
-    def decode_zero_date(text: str) -> Any:
-        if not text.startswith(_ZERO_DATE):
-            return decode(text)
-        return decode(text).nearest if zero_dates == "ROUND" else None
-
-    return decode_zero_date

@@ -157,7 +157,7 @@ class TableReader:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
             if self._horizon is not None:
                 end = min(end, self._horizon.timestamp(connection))
-            end = found.round_down(end)
+            end = found.round_down(dialect.to_column_time(connection, end, timestamps))
         offset_expressions = OffsetExpressions(
             dialect.quote(incrementing.name) if incrementing else None,
             dialect.timestamp_expression(timestamps) if timestamps else None,
@@ -169,7 +169,7 @@ class TableReader:
         statement = select(
             base,
             offset_expressions,
-            self._start_offset(connection),
+            self._start_offset(connection, timestamps),
             end,
             marker=dialect.parameter_marker,
             suffix=dialect.escape_parameter_markers(config.query_suffix),
@@ -226,7 +226,7 @@ class TableReader:
             raise ConnectError(f"{self.source.name} has no column with a Connect type")
         return self._columns
 
-    def _start_offset(self, connection: Connection) -> TimestampIncrementingOffset:
+    def _start_offset(self, connection: Connection, timestamps: Sequence[JdbcColumn]) -> TimestampIncrementingOffset:
         """Return the source offset after which to read.
 
         If no source offset is stored and no row has been read, this is `timestamp.initial`, or the start of the
@@ -239,7 +239,8 @@ class TableReader:
         if self.offset != TimestampIncrementingOffset() or initial is None or not self._config.uses_timestamp:
             return self.offset
         if initial == -1:
-            self.offset = TimestampIncrementingOffset(self._dialect.now(connection), None)
+            now = self._dialect.now(connection)
+            self.offset = TimestampIncrementingOffset(self._dialect.to_column_time(connection, now, timestamps))
         else:
             start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=initial)
             self.offset = TimestampIncrementingOffset(start, None)

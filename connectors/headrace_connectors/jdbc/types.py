@@ -66,8 +66,8 @@ class JdbcColumn:
     None if the two are equal. `binary` is true if the driver returns the same value for binary and text format, so that
     the faster binary format can be used. `is_unsupported` is true if the SQL type has no Connect type, so that the
     column is read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits` is the number
-    of fractional-second digits that a timestamp column stores, or 0 if it is unknown. `declared` is the SQL type for
-    error messages.
+    of fractional-second digits that a timestamp column stores, or 0 if it is unknown. `is_set_by_database` is true if
+    the database is known to set the column to its current time. `declared` is the SQL type for error messages.
     """
 
     name: str
@@ -81,6 +81,7 @@ class JdbcColumn:
     is_unsupported: bool = False
     is_key: bool = False
     fraction_digits: int = 0
+    is_set_by_database: bool = False
     declared: str = field(default="", compare=False)
 
     @property
