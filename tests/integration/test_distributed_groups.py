@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
 
 import psutil
 import pytest
@@ -91,6 +93,29 @@ def test_connectors_and_tasks_move_to_a_new_worker_and_return_when_the_new_worke
     source.wait_for_progress(workers[0].bootstrap_servers())
     numbers = source.numbers(workers[0].bootstrap_servers())
     assert all(found == list(range(len(found))) for found in numbers.values()), "a clean stop duplicates no record"
+
+
+def test_first_response_of_a_starting_worker_lists_the_connectors_of_its_group(
+    workers: list[DistributedWorker], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    source = Monitored(tmp_path, "known", 1).create(workers[0])
+    wait_until_balanced(workers)
+    worker = DistributedWorker(tmp_path / "third", broker.address, SETTINGS)
+    responses: list[Any] = []
+
+    def responds() -> bool:
+        try:
+            responses.append(worker.request("GET", "/connectors"))
+        except (URLError, ConnectionError):
+            return False
+        return True
+
+    worker.launch()
+    try:
+        wait_for(responds, "the worker responds", 30, worker.log)
+    finally:
+        worker.stop()
+    assert responses == [[source.name]]
 
 
 def test_connectors_lose_no_record_when_two_workers_join_together_and_are_later_killed_together(

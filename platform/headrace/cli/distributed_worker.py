@@ -96,5 +96,5 @@ class _DistributedWorker:
             await herder.start()
         except InternalTopicError as error:
             raise StartupError(WORKER_FAILED, [str(error)]) from None
-        await herder.wait_until_ready()
+        await herder.wait_until_started()
         log.info("Kafka Connect started, %.0f ms after startup began", (time.monotonic() - self._started) * 1000)

@@ -380,6 +380,9 @@ class BaseHerder:
         await self._instances.worker.set_log_level(logger, level, now_ms)
         return affected
 
+    async def wait_until_started(self) -> None:
+        """Wait until the worker knows the connectors of its group. Raises WorkerStoppingError."""
+
     async def wait_for_types(self) -> None:
         """Wait until the types of all connectors (source or sink) are known."""
 

@@ -22,8 +22,9 @@ class BrokerWait:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self.error: str | None = None
+        self.error: str | None = "no broker has responded yet"
         """Why no broker responds; None if one does."""
+        self._has_logged = False
 
     async def run(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat a step until it ends without ClientError and TimeoutError."""
@@ -31,9 +32,9 @@ class BrokerWait:
             try:
                 await step()
             except (ClientError, TimeoutError) as error:
-                is_first = self.error is None
                 self.error = str(error) or "no response within the timeout"
-                if is_first:
+                if not self._has_logged:
+                    self._has_logged = True
                     log.error(
                         "bootstrap.servers=%s: no broker responds; the worker waits until one does (%s)",
                         self._bootstrap_servers,
@@ -41,7 +42,7 @@ class BrokerWait:
                     )
                 await asyncio.sleep(RETRY_S)
             else:
-                if self.error is not None:
+                if self._has_logged:
                     log.info("bootstrap.servers=%s: a broker responds", self._bootstrap_servers)
-                self.error = None
+                self.error, self._has_logged = None, False
                 return

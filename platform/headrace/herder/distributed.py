@@ -1,7 +1,8 @@
 """The distributed herder: one worker of a group, with configurations, offsets and statuses in compacted topics.
 
 Every worker executes requests that only read. Only the leader executes changes. The other workers raise `ForwardError`,
-and the REST server forwards the request. Requests that arrive during a rebalance wait until it has completed.
+and the REST server forwards the request. Requests that arrive during a rebalance wait until it has completed. While the
+worker starts, all requests about connectors wait until it has read the internal topics and joined the group.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class DistributedHerder(BaseHerder):
         self._broker_wait = BrokerWait(self._properties["bootstrap.servers"])
         self._submissions: dict[str, asyncio.Task[Any]] = {}
         self._stopping = asyncio.Event()
+        self._has_read_topics = asyncio.Event()
+        self._has_joined = asyncio.Event()
         self._rebalanced = asyncio.Event()  # set and replaced when a rebalance has completed
 
     async def start(self) -> None:
@@ -149,11 +152,20 @@ class DistributedHerder(BaseHerder):
             sync_timeout_ms=config["worker.sync.timeout.ms"],
             max_delay_ms=config["scheduled.rebalance.max.delay.ms"],
         )
+        self._has_read_topics.set()
         self._group.start()
 
-    async def wait_until_ready(self) -> None:
-        """Wait until the worker has its first assignment."""
-        await self._running_group.wait_until_stable()
+    async def wait_until_started(self) -> None:
+        """Wait until the worker has read the internal topics and has its first assignment.
+
+        Raises WorkerStoppingError.
+        """
+        if self._has_joined.is_set():
+            return
+        with stage("reading to the end of internal topics"):
+            await self._wait_unless_stopping(self._has_read_topics.wait())
+        with stage("ensuring membership in the cluster"):
+            await self._wait_unless_stopping(self._has_joined.wait())
 
     async def stop(self) -> None:
         """Stop all tasks (which commit their offsets) and connectors, leave the group, and end all processes.
@@ -236,12 +248,16 @@ class DistributedHerder(BaseHerder):
         if group.is_stable:
             return
         with stage("ensuring membership in the cluster"):
-            waits = [asyncio.ensure_future(each) for each in (group.wait_until_stable(), self._stopping.wait())]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waits:
-                    each.cancel()
+            await self._wait_unless_stopping(group.wait_until_stable())
+
+    async def _wait_unless_stopping(self, condition: Coroutine[Any, Any, object]) -> None:
+        """Wait for a condition. Raises WorkerStoppingError if the worker shuts down before or meanwhile."""
+        waits = [asyncio.ensure_future(each) for each in (condition, self._stopping.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
         if self._stopping.is_set():
             raise WorkerStoppingError
 
@@ -355,8 +371,7 @@ class DistributedHerder(BaseHerder):
 
     @property
     def _running_group(self) -> WorkerGroup:
-        if self._group is None:
-            raise ForwardError(NO_LEADER, None)
+        assert self._group is not None, "a request was executed before `wait_until_started` has returned"
         return self._group
 
     # Task configurations, from the worker that runs the connector to the leader
@@ -416,6 +431,7 @@ class DistributedHerder(BaseHerder):
         removes these statuses.
         """
         self.ready = True
+        self._has_joined.set()
         self._rebalanced.set()
         self._rebalanced = asyncio.Event()
         self._spawn(self._connector_offsets.close_unused())

@@ -105,6 +105,12 @@ class Herder(Protocol):
     def health(self) -> WorkerHealth:
         """Return the health of the worker."""
 
+    async def wait_until_started(self) -> None:
+        """Wait until the worker knows the connectors of its group. Raises WorkerStoppingError.
+
+        Call this before every other request about connectors: until then, the group would seem to have no connectors.
+        """
+
     async def wait_for_types(self) -> None:
         """Wait for a limited time until the types of all connectors are known. Until then, a type is "unknown"."""
 

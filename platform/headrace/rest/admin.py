@@ -105,6 +105,7 @@ class AdminEndpoints:
         logger, scope = path_param(request, "logger"), request.query_params.get("scope", "worker").lower()
         try:
             if scope == "cluster":
+                await self._herder.wait_until_started()
                 await self._herder.set_group_log_level(logger, str(level))
                 return Response(status_code=204)
             return JSONResponse(await self._herder.set_log_level(logger, str(level)))

@@ -40,8 +40,8 @@ class ConnectorEndpoints:
         self._herder = herder
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Return all endpoints by operation id."""
-        return {
+        """Return all endpoints by operation id. They wait until the worker has started."""
+        endpoints: dict[str, Endpoint] = {
             "listConnectors": self.list,
             "createConnector": self.create,
             "getConnector": self.info,
@@ -66,6 +66,16 @@ class ConnectorEndpoints:
             "alterConnectorOffsets": self.alter_offsets,
             "resetConnectorOffsets": self.reset_offsets,
         }
+        return {id_: self._after_start(endpoint) for id_, endpoint in endpoints.items()}
+
+    def _after_start(self, endpoint: Endpoint) -> Endpoint:
+        """Wrap an endpoint: while the worker starts, it knows no connectors yet, and requests wait."""
+
+        async def wait_and_execute(request: Request) -> Response:
+            await self._herder.wait_until_started()
+            return await endpoint(request)
+
+        return wait_and_execute
 
     async def list(self, request: Request) -> Response:
         """List the names of all connectors. With `expand`, also return their status and info."""

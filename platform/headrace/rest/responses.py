@@ -70,7 +70,7 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
     async def handle(request: Request) -> Response:
         tracker = track()
         operation = asyncio.ensure_future(forward_if_needed(request))
-        # After a timeout, the operation still runs to completion instead of stopping halfway.
+        # After a timeout, a change still runs to completion instead of stopping halfway.
         try:
             await asyncio.wait([operation], timeout=REQUEST_TIMEOUT_S)
         except asyncio.CancelledError:  # `RestServer.stop` has waited long enough
@@ -78,6 +78,8 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
             return _aborted_response(request.method)
         if not operation.done():
             operation.add_done_callback(_log_late_result)
+            if request.method == "GET":
+                operation.cancel()
             return error_response(500, _timeout_message(tracker))
         try:
             return operation.result()

@@ -1,14 +1,18 @@
-"""Tests of requests to a distributed herder while no broker responds."""
+"""Tests of requests to a distributed herder while the worker starts, or while no broker responds."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 
 from headrace.herder.distributed import DistributedHerder
 from headrace.herder.errors import HerderError
+from headrace.rest import responses
+from headrace.rest.server import RestServer
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores import kafka_config_store
 from headrace.stores.topic_log import TopicLog
@@ -40,3 +44,68 @@ async def test_log_line_about_a_log_level_that_cannot_be_written_to_the_config_t
         await herder.set_group_log_level("headrace", "INFO")
     text = "writing the log level of headrace to the config topic failed: no response within 0.01 s"
     assert text in caplog.text
+
+
+@pytest.fixture
+def herder() -> DistributedHerder:
+    return DistributedHerder(CONFIG, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def client(herder: DistributedHerder) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(RestServer(CONFIG).application(herder))
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
+        yield client
+
+
+REQUESTS = [
+    ("GET", "/connectors"), ("GET", "/connectors?expand=status"), ("GET", "/connectors/c"),
+    ("GET", "/connectors/c/status"), ("PUT", "/connectors/c/pause"), ("PUT", "/admin/loggers/root?scope=cluster"),
+]  # fmt: skip
+
+
+async def test_requests_that_need_the_config_topic_wait_until_the_worker_has_joined_its_group(
+    herder: DistributedHerder, client: httpx.AsyncClient
+) -> None:
+    waiting = [asyncio.ensure_future(client.request(*each, json={"level": "INFO"})) for each in REQUESTS]
+    await asyncio.wait(waiting, timeout=0.1)
+    herder._has_read_topics.set()
+    await asyncio.wait(waiting, timeout=0.1)
+    assert not any(each.done() for each in waiting)
+    herder._has_joined.set()
+    assert [(await each).json() for each in waiting[:3]] == [
+        [], {}, {"error_code": 404, "message": "Connector c not found"},
+    ]  # fmt: skip
+    for each in waiting:
+        each.cancel()
+
+
+async def test_request_to_a_worker_that_stops_during_its_startup_fails_because_of_the_shutdown(
+    herder: DistributedHerder, client: httpx.AsyncClient
+) -> None:
+    waiting = [asyncio.ensure_future(client.request(*each, json={"level": "INFO"})) for each in REQUESTS]
+    await asyncio.wait(waiting, timeout=0.1)
+    herder._stopping.set()
+    assert {(await each).json()["message"] for each in waiting} == {"Worker is shutting down"}
+
+
+async def test_response_to_a_request_that_times_out_during_the_startup_names_the_stage(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.01)
+    tasks = asyncio.all_tasks()
+    response = await client.get("/connectors")
+    assert response.status_code == 500
+    assert response.json()["message"].startswith(
+        "Request timed out. The worker is currently reading to the end of internal topics, which began at "
+    )
+    await asyncio.sleep(0.01)
+    assert asyncio.all_tasks() == tasks, "a GET request that has timed out does not wait any longer"
+
+
+async def test_brokers_are_unavailable_in_the_health_response_until_one_has_responded(
+    client: httpx.AsyncClient,
+) -> None:
+    response = await client.get("/health")
+    assert response.status_code == 503
+    assert response.json()["brokers"] == {"status": "unavailable", "message": "no broker has responded yet"}
