@@ -93,6 +93,32 @@ def test_starting_worker_stops_within_the_timeout_if_no_broker_is_available(tmp_
     assert worker.stop() < STOP_TIMEOUT_S + 5
 
 
+@pytest.mark.slow
+def test_worker_reports_a_deleted_config_topic_in_its_log_in_health_and_in_responses(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    worker = DistributedWorker(tmp_path / "worker", broker.address, SETTINGS)
+    with worker:
+        source = Monitored(tmp_path, "kept", 1).create(worker)
+        topics = [worker.settings[f"{kind}.storage.topic"] for kind in ("config", "offset", "status")]
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        for deletion in admin.delete_topics(topics).values():
+            deletion.result(30)
+        wait_for(lambda: health(worker)["brokers"]["status"] == "unavailable", "health reports the deletion", 30)
+        text = f"topic {topics[0]} was deleted while the worker was running"
+        wait_for(lambda: text in health(worker)["brokers"]["message"], "health reports the config topic", 30)
+        started = time.monotonic()
+        with pytest.raises(RestError, match=f"Failed to write to config topic: {text}"):
+            worker.request("PUT", f"/connectors/{source.name}/pause")
+        assert time.monotonic() - started < 5
+        assert worker.request("GET", "/connectors") == [source.name]
+        worker.stop()
+    lines = worker.log().splitlines()
+    for topic in topics:
+        assert sum("ERROR Internal topics" in line and f"topic {topic} was deleted" in line for line in lines) == 1
+    assert "stops without leaving its group" not in worker.log()
+
+
 @pytest.mark.prove
 def test_tasks_stop_when_the_worker_session_expires_without_a_broker_and_continue_after_the_broker_returns(
     broker: BrokerProcess, tmp_path: Path

@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from headrace.stores.topic_log import TopicLog, TopicLogs, TopicRecord
+from headrace.stores import topic_log
+from headrace.stores.topic_log import TopicDeletedError, TopicLog, TopicLogs, TopicRecord
 from headrace_broker.client.admin import Admin, NewTopic
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import ClientError
 from support.broker import BrokerProcess, running_broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
@@ -83,18 +85,39 @@ async def test_key_stays_in_its_partition_when_the_topic_gets_more_partitions(br
 
 
 async def test_topic_log_does_not_recreate_a_deleted_topic_and_reports_when_another_client_recreates_it(
-    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(topic_log, "DELETION_CONFIRMATION_S", 1.5)
     async with opened_admin(broker) as admin, opened_log_of_new_topic(broker, admin, "deleted") as (log, _):
         await log.append([(b"k", b"v")])
         await admin.delete_topics(["deleted"])
         await asyncio.sleep(1)  # the log refreshes its metadata several times
         assert "deleted" not in await admin.list_topics()
         assert log.logs.errors == {}
-        await admin.create_topics([NewTopic("deleted", 1, 1, {})])
         await until(lambda: log.logs.errors)
+        for access in (log.append([(b"k", b"v")]), log.read_to_end()):
+            with pytest.raises(TopicDeletedError, match="topic deleted was deleted while the worker was running"):
+                await access
+        assert caplog.text.count("topic deleted was deleted while") == 1
+        await admin.create_topics([NewTopic("deleted", 1, 1, {})])
+        await until(lambda: not log.is_deleted)
         assert "topic deleted was deleted and created again" in log.logs.errors["deleted"]
         assert caplog.text.count("was deleted and created again") == 1
+
+
+async def test_unacknowledged_record_of_a_deleted_topic_does_not_delay_the_stop(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_log, "DELETION_CONFIRMATION_S", 0.5)
+    async with opened_admin(broker) as admin, opened_log_of_new_topic(broker, admin, "lost") as (log, _):
+        await admin.delete_topics(["lost"])
+        sent = log.send(b"k", b"v")
+        await until(lambda: log.is_deleted)
+        assert not sent.done()
+        async with asyncio.timeout(5):
+            await log.logs.stop()
+        with pytest.raises(ClientError):
+            await sent
 
 
 @asynccontextmanager

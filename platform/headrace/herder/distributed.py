@@ -231,7 +231,7 @@ class DistributedHerder(BaseHerder):
     def _broker_error(self) -> str | None:
         if self._group is None:
             return self._broker_wait.error
-        return self._group.error or "; ".join(self._logs.errors.values()) or None
+        return "; ".join(filter(None, [self._group.error, *self._logs.errors.values()])) or None
 
     # Requests
 

@@ -40,7 +40,7 @@ class KafkaConfigStore:
 
         Raises ClientError, and TimeoutError after 30 s.
         """
-        async with self._write_lock, _timeout(WRITE_TIMEOUT_S):
+        async with self._write_lock, self._timeout(WRITE_TIMEOUT_S):
             await self._log.read_to_end()
             for records in config_records.steps(change):
                 await self._log.append([(key.encode(), value) for key, value in records])
@@ -49,9 +49,23 @@ class KafkaConfigStore:
 
     async def refresh(self, timeout_s: float) -> ConfigSnapshot:
         """Read to the topic's current end offset and return the state. Raises ClientError, TimeoutError."""
-        async with _timeout(timeout_s):
+        async with self._timeout(timeout_s):
             await self._log.read_to_end()
         return self._state.snapshot()
+
+    @asynccontextmanager
+    async def _timeout(self, timeout_s: float) -> AsyncIterator[None]:
+        """Limit the duration of a block.
+
+        Raises TopicDeletedError if the topic was deleted. Otherwise, raises TimeoutError with a text, while that of
+        asyncio.timeout has no text.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError as error:
+            self._log.check_exists()
+            raise TimeoutError(f"no response within {timeout_s:g} s") from error
 
     def _on_record(self, record: TopicRecord) -> None:
         change = self._state.apply(record.offset, record.key, record.value)
@@ -60,13 +74,3 @@ class KafkaConfigStore:
         if isinstance(change, RequestRestart | PutLogLevel):
             log.info("Config topic: received %s", change)
         self._listener(change, self._state.snapshot())
-
-
-@asynccontextmanager
-async def _timeout(timeout_s: float) -> AsyncIterator[None]:
-    """Limit the duration of a block. Raises TimeoutError with a text, while that of asyncio.timeout has no text."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            yield
-    except TimeoutError as error:
-        raise TimeoutError(f"no response within {timeout_s:g} s") from error

@@ -36,8 +36,9 @@ class KafkaStatusStore:
         """Do nothing: `logs` has read the topic."""
 
     async def stop(self) -> None:
-        """Wait until the pending writes are acknowledged."""
-        await asyncio.gather(*self._writes, return_exceptions=True)
+        """Wait until the pending writes are acknowledged, unless the topic was deleted."""
+        if not self._log.is_deleted:
+            await asyncio.gather(*self._writes, return_exceptions=True)
 
     def put(self, connector: str, task: int | None, status: Status) -> None:
         """Store the status of a connector (task None) or task.

@@ -8,7 +8,8 @@ Connect's KafkaBasedLog.
 If a topic gets more partitions, the logs read these partitions, too. The last record of a key is current, so all
 records of a key must be in one partition. A key stays in the partition in which it was read. For all other keys, the
 number of partitions at the start determines the partition. The clients do not create topics, because a topic that was
-deleted must be created again with `cleanup.policy=compact`.
+deleted must be created again with `cleanup.policy=compact`. After a topic was deleted, its reads and writes fail with
+TopicDeletedError.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from headrace_broker.client.fetched import FetchedBatch
 from headrace_broker.client.offsets import LATEST
 from headrace_broker.client.partitioner import partition_for_key
 from headrace_broker.client.producer import Producer, RecordMetadata
+from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.records.columns import RecordColumns
 
@@ -35,8 +37,17 @@ log = logging.getLogger(__name__)
 
 _POLL_TIMEOUT_MS = 60_000
 _RETRY_BACKOFF_S = 0.5
+DELETION_CONFIRMATION_S = 5.0
+"""How long the brokers must report that a topic does not exist, because the metadata of one broker may be outdated."""
+_REFRESH_MARGIN_S = 0.1
+_CLOSE_TIMEOUT_MS = 1_000
+"""How long the producer waits for acknowledgements when it is closed after a topic was deleted."""
 _CONSUMER = {"auto.offset.reset": "earliest", "enable.auto.commit": "false", "allow.auto.create.topics": "false"}
 _PRODUCER = {"acks": "all", "delivery.timeout.ms": "2147483647", "max.block.ms": "60000", "linger.ms": "0"}
+
+
+class TopicDeletedError(ClientError):
+    """The topic of a log was deleted. The message names the topic and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,8 @@ class TopicLogs:
         """The partition of each key that was read in a partition other than the one that its hash selects."""
         self.errors: dict[str, str] = {}
         """For each unusable topic, the reason why the worker must be restarted before it can use the topic."""
+        self._missing_since_s: dict[str, float] = {}
+        self._deleted = set[str]()
 
     def add(self, topic: str, listener: RecordListener) -> TopicLog:
         """Add a topic. `listener` receives its records."""
@@ -108,15 +121,28 @@ class TopicLogs:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._cluster is not None and self._on_metadata in self._cluster.listeners:
             self._cluster.listeners.remove(self._on_metadata)
+        if self._producer is not None and self._deleted:  # records for a deleted topic are never acknowledged
+            await self._producer.close(_CLOSE_TIMEOUT_MS)
         for client in (self._producer, self._consumer, self._producer_cluster, self._cluster):
             if client is not None:
                 await client.close()
+
+    def is_deleted(self, topic: str) -> bool:
+        """Whether the topic was deleted while the worker was running."""
+        return topic in self._deleted
+
+    def check_exists(self, topic: str) -> None:
+        """Raise TopicDeletedError if the topic was deleted."""
+        if topic in self._deleted:
+            raise TopicDeletedError(self.errors[topic])
 
     async def read_to_end(self, topics: Sequence[str] | Mapping[str, RecordListener]) -> None:
         """Wait until the listeners have received all records that the topics contain at this time.
 
         Raises ClientError.
         """
+        for topic in topics:
+            self.check_exists(topic)
         consumer = self._consumer
         assert consumer is not None
         partitions = [partition for partition in consumer.assignment if partition[0] in topics]
@@ -133,6 +159,10 @@ class TopicLogs:
     def send(self, topic: str, key: bytes, value: bytes | None) -> asyncio.Future[RecordMetadata]:
         """Append a record. The future completes when the record is acknowledged, or fails with a ClientError."""
         assert self._producer is not None
+        if topic in self._deleted:
+            failed: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+            failed.set_exception(TopicDeletedError(self.errors[topic]))
+            return failed
         return self._producer.send(topic, self._partition_of(topic, key), RecordColumns(keys=[key], values=[value]))
 
     def _partition_of(self, topic: str, key: bytes) -> int:
@@ -140,18 +170,15 @@ class TopicLogs:
         return self._moved_keys.get((topic, key), hashed)
 
     def _on_metadata(self, view: ClusterView) -> None:
-        """Read new partitions, and report a topic that was deleted and created again."""
+        """Read new partitions, and report a topic that was deleted, or that was deleted and created again."""
         assert self._consumer is not None
         for topic, at_start in self._topics.items():
             found = view.topics.get(topic)
             if found is None:
+                if view.errors.get(topic) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self._on_missing(topic)
                 continue
-            if found.topic_id != at_start.topic_id and topic not in self.errors:
-                self.errors[topic] = (
-                    f"topic {topic} was deleted and created again while the worker was running, so its records are "
-                    "lost; check its cleanup.policy, and restart all workers of the group"
-                )
-                log.error("Internal topics: %s", self.errors[topic])
+            self._on_found(topic, is_recreated=found.topic_id != at_start.topic_id)
             count = len(found.partitions)
             if count > self._known_counts[topic]:
                 log.warning(
@@ -164,6 +191,40 @@ class TopicLogs:
                 new = [(topic, number) for number in range(self._known_counts[topic], count)]
                 self._known_counts[topic] = count
                 self._consumer.assign([*self._consumer.assignment, *new])
+
+    def _on_missing(self, topic: str) -> None:
+        """Report that the topic was deleted if it has been missing for `DELETION_CONFIRMATION_S`."""
+        loop = asyncio.get_running_loop()
+        if topic not in self._missing_since_s:
+            assert self._cluster is not None
+            self._missing_since_s[topic] = loop.time()
+            loop.call_later(DELETION_CONFIRMATION_S + _REFRESH_MARGIN_S, self._cluster.request_refresh)
+        elif topic not in self._deleted and loop.time() - self._missing_since_s[topic] >= DELETION_CONFIRMATION_S:
+            self._deleted.add(topic)
+            self._set_error(
+                topic,
+                f"topic {topic} was deleted while the worker was running, so it can neither be read nor written; "
+                "create it again with cleanup.policy=compact, restore its records if possible, and restart all "
+                "workers of the group",
+            )
+
+    def _on_found(self, topic: str, *, is_recreated: bool) -> None:
+        self._missing_since_s.pop(topic, None)
+        was_deleted = topic in self._deleted
+        self._deleted.discard(topic)
+        if is_recreated and (was_deleted or topic not in self.errors):
+            self._set_error(
+                topic,
+                f"topic {topic} was deleted and created again while the worker was running, so its records are lost; "
+                "check its cleanup.policy, and restart all workers of the group",
+            )
+        elif was_deleted:
+            del self.errors[topic]
+            log.info("Internal topics: topic %s was not deleted, the brokers report it again", topic)
+
+    def _set_error(self, topic: str, error: str) -> None:
+        self.errors[topic] = error
+        log.error("Internal topics: %s", error)
 
     async def _follow(self) -> None:
         assert self._consumer is not None
@@ -223,6 +284,15 @@ class TopicLog:
     async def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Append records in this order, and wait until all of them are acknowledged. Raises ClientError."""
         await asyncio.gather(*(self.send(key, value) for key, value in records))
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the topic was deleted while the worker was running."""
+        return self.logs.is_deleted(self.topic)
+
+    def check_exists(self) -> None:
+        """Raise TopicDeletedError if the topic was deleted."""
+        self.logs.check_exists(self.topic)
 
     async def read_to_end(self) -> None:
         """Wait until the listener has received all records that the topic contains at this time. Raises ClientError."""
