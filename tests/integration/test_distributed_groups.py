@@ -15,6 +15,7 @@ from urllib.error import URLError
 
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from support.broker import BrokerProcess, running_broker
 from support.distributed import DistributedWorker, owners, worker_group
@@ -116,6 +117,35 @@ def test_first_response_of_a_starting_worker_lists_the_connectors_of_its_group(
     finally:
         worker.stop()
     assert responses == [[source.name]]
+
+
+def metric(worker: DistributedWorker, name: str, **labels: str) -> list[float]:
+    """Return the values of a metric on the metrics page of a worker."""
+    families = text_string_to_metric_families(worker.request("GET", "/metrics"))
+    samples = [sample for family in families for sample in family.samples]
+    return [each.value for each in samples if each.name == name and labels.items() <= each.labels.items()]
+
+
+def test_metrics_of_a_worker_count_only_its_own_connectors_and_tasks(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
+    source = Monitored(tmp_path, "counted", 3).create(workers[0])
+    wait_until_balanced(workers)
+    owned = owners(workers[0], source.name)
+    for worker in workers:
+        tasks = {str(task) for task, (_, owner) in owned.items() if task is not None and owner == worker.worker_id}
+        is_owner = owned[None][1] == worker.worker_id
+        assert metric(worker, "kafka_connect_worker_connector_count") == [is_owner]
+        assert metric(worker, "kafka_connect_worker_task_count") == [len(tasks)]
+        assert metric(worker, "kafka_connect_worker_connector_running_task_count") == [len(tasks)]
+        assert metric(worker, "kafka_connect_connector_status", connector=source.name) == [1] * is_owner
+        for number in range(3):
+            is_own = str(number) in tasks
+            assert metric(worker, "kafka_connect_connector_task_status", task=str(number)) == [1] * is_own
+        assert metric(worker, "kafka_connect_worker_rebalance_rebalancing") == [0]
+        assert metric(worker, "kafka_connect_worker_rebalance_completed_rebalances_total") > [1]
+    epochs = [metric(worker, "kafka_connect_worker_rebalance_epoch") for worker in workers]
+    assert epochs[0] == epochs[1] > [1]
 
 
 def test_connectors_lose_no_record_when_two_workers_join_together_and_are_later_killed_together(

@@ -155,11 +155,28 @@ class BaseHerder:
 
     def metrics(self) -> WorkerMetrics:
         """Return the measurements of the worker."""
-        statuses = [self.status(name) for name in self.names() if self._statuses.get(name).connector is not None]
+        statuses = [self._own_status(name) for name in self.names() if self._statuses.get(name).connector is not None]
+        connectors = frozenset(status.name for status in statuses if self._runs(status.name, None))
         classes = {name: state.config.get("connector.class", "") for name, state in self._snapshot.connectors.items()}
         starts = self._instances.starts
         tasks = [TaskCounters(*counted) for counted in self._instances.worker.counters()]
-        return WorkerMetrics(statuses, classes, tasks, starts["connector"], starts["task"])
+        return WorkerMetrics(
+            [status for status in statuses if status.tasks or status.name in connectors],
+            connectors,
+            {status.name: classes[status.name] for status in statuses},
+            tasks,
+            starts["connector"],
+            starts["task"],
+        )
+
+    def _own_status(self, name: str) -> ConnectorStatus:
+        """Return the status of a connector with the tasks that this worker runs."""
+        status = self.status(name)
+        return replace(status, tasks={task: each for task, each in status.tasks.items() if self._runs(name, task)})
+
+    def _runs(self, connector: str, task: int | None) -> bool:
+        """Whether this worker, and no other worker of a group, runs a connector (task None) or task."""
+        return True
 
     # Changing
 

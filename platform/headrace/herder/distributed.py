@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headrace.herder import core, leader_check, rest_client
@@ -21,7 +22,7 @@ from headrace.herder.connector_offsets import ConnectorOffsets
 from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
-from headrace.herder.herder import ConnectorStatus
+from headrace.herder.herder import ConnectorStatus, WorkerMetrics
 from headrace.herder.instances import Instances
 from headrace.herder.old_statuses import OldStatuses
 from headrace.herder.request_signature import sign, verify
@@ -222,6 +223,13 @@ class DistributedHerder(BaseHerder):
     def _may_commit(self, instance: InstanceId) -> bool:
         is_member = self._group is not None and self._group.has_session
         return is_member and self._group_core.may_commit(instance.connector, instance.task)
+
+    def _runs(self, connector: str, task: int | None) -> bool:
+        return self._group_core.assignment.contains(connector, task)
+
+    def metrics(self) -> WorkerMetrics:
+        """Return the measurements of the worker and of its rebalances."""
+        return replace(super().metrics(), rebalances=None if self._group is None else self._group.rebalance_metrics())
 
     def _config_of(self, name: str) -> Mapping[str, str] | None:
         state = self._snapshot.connectors.get(name)

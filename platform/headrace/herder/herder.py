@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,15 +68,38 @@ class StartCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class RebalanceMetrics:
+    """The measurements of the rebalances of a worker in a group."""
+
+    leader_name: str
+    """The URL of the group's leader, or an empty string if it is unknown."""
+    protocol: str
+    """The version of the group protocol, as in `connect.protocol`."""
+    epoch: int
+    """The last generation of the group that the worker has joined, or -1."""
+    completed: int
+    is_rebalancing: bool
+    avg_ms: float
+    max_ms: float
+    since_last_ms: float
+    """The time since the last rebalance, or infinity."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerMetrics:
-    """The measurements of a worker."""
+    """The measurements of a worker. In a group, they do not contain connectors and tasks of other workers."""
 
     statuses: Sequence[ConnectorStatus]
+    """The connectors that the worker runs, or of which it runs tasks. The statuses contain only these tasks."""
+    connectors: Set[str]
+    """The names of the connectors that the worker runs. It runs only tasks of the others in `statuses`."""
     classes: Mapping[str, str]
     """The connector classes by connector name."""
     tasks: Sequence[TaskCounters]
     connector_starts: StartCounts
     task_starts: StartCounts
+    rebalances: RebalanceMetrics | None = None
+    """None if the worker is not a member of a group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 from headrace.herder import group_core, group_protocol
 from headrace.herder.assignment import Assignment
 from headrace.herder.group_core import GroupCore, GroupEffect
+from headrace.herder.herder import RebalanceMetrics
+from headrace.herder.rebalance_times import RebalanceTimes
 from headrace.stores.config_store import ConfigSnapshot, ConfigStore
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.errors import ClientError
@@ -79,6 +81,7 @@ class WorkerGroup:
         self._is_stopping = False
         self._failure: str | None = None
         self._has_checked_address = False
+        self._rebalances = RebalanceTimes()
         membership = MembershipCore(
             group_id=group_id,
             protocol_type=group_protocol.PROTOCOL_TYPE,
@@ -131,6 +134,20 @@ class WorkerGroup:
             self._stable.clear()
             await self._stable.wait()
 
+    def rebalance_metrics(self) -> RebalanceMetrics:
+        """Return the measurements of the worker's rebalances."""
+        times = self._rebalances
+        return RebalanceMetrics(
+            leader_name=self.core.leader_url or "",
+            protocol=self.core.version.name.lower(),
+            epoch=self.core.generation,
+            completed=times.completed,
+            is_rebalancing=times.is_rebalancing,
+            avg_ms=times.avg_ms,
+            max_ms=times.max_ms,
+            since_last_ms=times.since_last_ms(_now_ms()),
+        )
+
     def on_snapshot(self, snapshot: ConfigSnapshot) -> None:
         """Handle a new state of the config topic."""
         self._spawn(self.core.on_snapshot(snapshot))
@@ -144,6 +161,7 @@ class WorkerGroup:
     async def on_join_prepare(self, generation: Generation) -> None:
         """Prepare for a rebalance."""
         self._stable.clear()
+        self._rebalances.on_started(_now_ms())
         await self._carry_out(self.core.on_join_prepare())
 
     async def compute_assignments(
@@ -175,6 +193,7 @@ class WorkerGroup:
             len(self.core.assignment.connectors),
             len(self.core.assignment.tasks),
         )
+        self._rebalances.on_completed(_now_ms())
         await self._carry_out(effects)
         if self._membership.is_stable:
             self._stable.set()

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.herder.herder import ConnectorStatus, StartCounts, TaskCounters, WorkerMetrics
+from headrace.herder.herder import ConnectorStatus, RebalanceMetrics, StartCounts, TaskCounters, WorkerMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TASK_STATES = ("running", "paused", "failed", "unassigned", "destroyed", "restarting")
@@ -89,6 +89,8 @@ class _PageCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from _worker_metrics(self._metrics)
+        if self._metrics.rebalances is not None:
+            yield from _rebalance_metrics(self._metrics.rebalances)
         yield from _task_counts(self._metrics.statuses)
         yield from _statuses(self._metrics)
         types = {status.name: status.type for status in self._metrics.statuses}
@@ -99,7 +101,7 @@ class _PageCollector(Collector):
 def _worker_metrics(metrics: WorkerMetrics) -> Iterator[Metric]:
     task_count = sum(len(status.tasks) for status in metrics.statuses)
     for prefix in ("kafka_connect_worker_", "kafka_connect_connect_worker_metrics_"):
-        yield GaugeMetricFamily(f"{prefix}connector_count", "Connectors of this worker", len(metrics.statuses))
+        yield GaugeMetricFamily(f"{prefix}connector_count", "Connectors of this worker", len(metrics.connectors))
         yield GaugeMetricFamily(f"{prefix}task_count", "Tasks of this worker", task_count)
         yield from _start_counts(f"{prefix}connector_startup", "connectors", metrics.connector_starts)
         yield from _start_counts(f"{prefix}task_startup", "tasks", metrics.task_starts)
@@ -115,16 +117,40 @@ def _start_counts(prefix: str, kind: str, counts: StartCounts) -> Iterator[Metri
     yield GaugeMetricFamily(f"{prefix}_failure_percentage", f"Share of starts of {kind} that failed", failure)
 
 
+def _rebalance_metrics(metrics: RebalanceMetrics) -> Iterator[Metric]:
+    """Yield the metrics of a worker in a group. Texts are labels of metrics with the value 1."""
+    for prefix in ("kafka_connect_worker_rebalance_", "kafka_connect_connect_worker_rebalance_metrics_"):
+        for name, text, label in (
+            ("leader_name", "1 for the URL of the group's leader", metrics.leader_name),
+            ("connect_protocol", "1 for the version of the group protocol", metrics.protocol),
+        ):
+            family = GaugeMetricFamily(prefix + name, text, labels=[name])
+            family.add_metric([label], 1)
+            yield family
+        yield GaugeMetricFamily(f"{prefix}epoch", "Generation of the group", metrics.epoch)
+        yield CounterMetricFamily(f"{prefix}completed_rebalances_total", "Completed rebalances", metrics.completed)
+        yield GaugeMetricFamily(f"{prefix}rebalancing", "1 during a rebalance, otherwise 0", metrics.is_rebalancing)
+        yield GaugeMetricFamily(f"{prefix}rebalance_avg_time_ms", "Average duration of a rebalance", metrics.avg_ms)
+        yield GaugeMetricFamily(f"{prefix}rebalance_max_time_ms", "Longest duration of a rebalance", metrics.max_ms)
+        yield GaugeMetricFamily(
+            f"{prefix}time_since_last_rebalance_ms", "Time since the last rebalance", metrics.since_last_ms
+        )
+
+
 def _task_counts(statuses: Iterable[ConnectorStatus]) -> Iterator[Metric]:
     counts = {status.name: _count_by_state(status) for status in statuses}
     for prefix in ("kafka_connect_worker_connector_", "kafka_connect_connect_worker_metrics_connector_"):
-        total = GaugeMetricFamily(f"{prefix}total_task_count", "Tasks of the connector", labels=["connector"])
+        total = GaugeMetricFamily(
+            f"{prefix}total_task_count", "Tasks of the connector on this worker", labels=["connector"]
+        )
         for name, by_state in counts.items():
             total.add_metric([name], sum(by_state.values()))
         yield total
         for state in _TASK_STATES:
             family = GaugeMetricFamily(
-                f"{prefix}{state}_task_count", f"Tasks of the connector in the state {state}", labels=["connector"]
+                f"{prefix}{state}_task_count",
+                f"Tasks of the connector on this worker in the state {state}",
+                labels=["connector"],
             )
             for name, by_state in counts.items():
                 family.add_metric([name], by_state.get(state, 0))
@@ -152,10 +178,10 @@ def _statuses(metrics: WorkerMetrics) -> Iterator[Metric]:
         labels=["connector", "status", "connector_type", "connector_class", "connector_version"],
     )
     for each in metrics.statuses:
-        state = each.connector.state.value.lower()
-        connectors.add_metric([each.name, state], 1)
-        version = each.connector.version or ""
-        attributes.add_metric([each.name, state, each.type, metrics.classes.get(each.name, ""), version], 1)
+        if each.name in metrics.connectors:
+            state, version = each.connector.state.value.lower(), each.connector.version or ""
+            connectors.add_metric([each.name, state], 1)
+            attributes.add_metric([each.name, state, each.type, metrics.classes.get(each.name, ""), version], 1)
         for number, task in each.tasks.items():
             tasks.add_metric([each.name, str(number), task.state.value.lower()], 1)
     return iter((connectors, tasks, attributes))

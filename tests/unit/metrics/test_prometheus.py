@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.herder.herder import ConnectorStatus, StartCounts, TaskCounters, WorkerMetrics
+from headrace.herder.herder import ConnectorStatus, RebalanceMetrics, StartCounts, TaskCounters, WorkerMetrics
 from headrace.metrics import prometheus
 from headrace.stores.status_store import State, Status
 
@@ -14,14 +16,17 @@ NAME = 'a"b\\c\n'
 def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Return the samples of a metrics page with a source connector and a sink connector.
 
-    The second task of the source connector has failed.
+    The second task of the source connector has failed. The worker also runs a task of a connector that another worker
+    of the group runs.
     """
     status = Status(State.RUNNING, "w", version="1.0")
     metrics = WorkerMetrics(
         statuses=[
             ConnectorStatus(NAME, status, {0: status, 1: Status(State.FAILED, "w")}, "source"),
             ConnectorStatus("out", Status(State.PAUSED, "w"), {0: Status(State.PAUSED, "w")}, "sink"),
+            ConnectorStatus("shared", Status(State.RUNNING, "other"), {3: status}, "sink"),
         ],
+        connectors={NAME, "out"},
         classes={NAME: "FileStreamSource", "out": "FileStreamSink"},
         tasks=[
             TaskCounters(NAME, 0, {"records": 7, "errors": 2, "skipped": 1, "call_max_time_ms": 2.5}),
@@ -29,6 +34,7 @@ def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         ],
         connector_starts=StartCounts(2, 2, 0),
         task_starts=StartCounts(3, 2, 1),
+        rebalances=RebalanceMetrics("http://l:1/", "sessioned", 7, 3, False, 20.5, 41, inf),
     )
     found = {}
     for family in text_string_to_metric_families(prometheus.render(metrics).decode()):
@@ -64,13 +70,34 @@ def test_metrics_page_shows_counters_of_sources_only_for_source_connectors() -> 
 def test_worker_metrics_count_connectors_tasks_and_starts() -> None:
     for prefix in ("kafka_connect_worker", "kafka_connect_connect_worker_metrics"):
         assert value(f"{prefix}_connector_count") == 2
-        assert value(f"{prefix}_task_count") == 3
+        assert value(f"{prefix}_task_count") == 4
         assert value(f"{prefix}_task_startup_attempts_total") == 3
         assert value(f"{prefix}_task_startup_failure_total") == 1
         assert value(f"{prefix}_connector_startup_success_percentage") == 1
         assert value(f"{prefix}_connector_failed_task_count", connector=NAME) == 1
         assert value(f"{prefix}_connector_total_task_count", connector=NAME) == 2
         assert value(f"{prefix}_connector_failed_task_count", connector="out") == 0
+
+
+def test_metrics_of_a_connector_that_another_worker_runs_show_only_the_tasks_of_this_worker() -> None:
+    prefix = "kafka_connect_worker_connector"
+    assert value(f"{prefix}_total_task_count", connector="shared") == 1
+    assert value(f"{prefix}_running_task_count", connector="shared") == 1
+    assert value("kafka_connect_connector_task_status", connector="shared", task="3", status="running") == 1
+    assert value("kafka_connect_connector_status", connector="shared", status="running") is None
+    assert not [key for key in samples() if key[0] == "kafka_connect_connector_metrics" and "shared" in str(key)]
+
+
+def test_rebalance_metrics_have_the_metric_names_of_jmx_exporter_and_confluent() -> None:
+    for prefix in ("kafka_connect_worker_rebalance", "kafka_connect_connect_worker_rebalance_metrics"):
+        assert value(f"{prefix}_leader_name", leader_name="http://l:1/") == 1
+        assert value(f"{prefix}_connect_protocol", connect_protocol="sessioned") == 1
+        assert value(f"{prefix}_epoch") == 7
+        assert value(f"{prefix}_completed_rebalances_total") == 3
+        assert value(f"{prefix}_rebalancing") == 0
+        assert value(f"{prefix}_rebalance_avg_time_ms") == 20.5
+        assert value(f"{prefix}_rebalance_max_time_ms") == 41
+        assert value(f"{prefix}_time_since_last_rebalance_ms") == inf
 
 
 def test_connector_and_task_states_are_metric_labels_in_lower_case() -> None:
