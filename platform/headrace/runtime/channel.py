@@ -80,6 +80,8 @@ class Channel(asyncio.Protocol):
         self._handling: set[asyncio.Task[None]] = set()
         self._transport: asyncio.WriteTransport | None = None
         self.closed = asyncio.Event()
+        self.corruption: str | None = None
+        """Why this end has closed the channel, if the other end has sent corrupt data."""
 
     @classmethod
     async def open(cls, end: socket.socket, receives: Any, handler: Handler) -> Channel:
@@ -119,12 +121,28 @@ class Channel(asyncio.Protocol):
         received = self._received
         received += data
         while len(received) >= 4:
-            end = 4 + int.from_bytes(received[:4], "big")
+            size = int.from_bytes(received[:4], "big")
+            if size > FRAME_SIZE_MAX:
+                self._abort(f"a message of {size} bytes exceeds the limit of {FRAME_SIZE_MAX} bytes")
+                return
+            end = 4 + size
             if len(received) < end:
                 return
             frame = bytes(received[4:end])
             del received[:end]
-            self._dispatch(*_FRAMES.decode(frame))
+            try:
+                kind, number, content = _FRAMES.decode(frame)
+            except msgspec.MsgspecError as error:
+                self._abort(f"a message is invalid: {error}")
+                return
+            self._dispatch(kind, number, content)
+
+    def _abort(self, reason: str) -> None:
+        """Close a channel whose received data cannot be parsed, for example because a plug-in has written to it."""
+        self.corruption = f"it sent corrupt data to the worker: {reason}"
+        self._received.clear()
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set()

@@ -177,15 +177,19 @@ class Worker:
         return host.died_with_fork_server or self._may_be_innocent(instance)
 
     async def _call(self, instance: _Instance, host: HostProcess, message: messages.Request[R]) -> R:
-        """Send a request of an instance. If the process of the instance hangs or ends, suspect the instance."""
-        instance.calls += 1
+        """Send a request of an instance. If the process of the instance hangs or ends, suspect the instance.
+
+        If the channel has closed before the request, another connector may have closed it.
+        """
+        is_at_risk = not host.channel.closed.is_set()
+        instance.calls += is_at_risk
         try:
             return await self._request(host, message, instance)
         except ChannelClosed:
             self._find_suspects(host)
             raise
         finally:
-            instance.calls -= 1
+            instance.calls -= is_at_risk
 
     async def _suspect_after_timeout(self, instance: _Instance, host: HostProcess) -> None:
         """Suspect an instance that did not respond, or all connectors of its process if the process does not respond.
@@ -290,7 +294,7 @@ class Worker:
         if key is None:
             return await self._spawn(instance.id.name)
         spawning = self._shared.get(key)
-        if spawning is None or (spawning.done() and ((host := _result(spawning)) is None or host.ended.done())):
+        if spawning is None or (spawning.done() and not _is_usable(_result(spawning))):
             spawning = self._shared[key] = asyncio.ensure_future(self._spawn(_host_name(key)))
         return await asyncio.shield(spawning)
 
@@ -314,20 +318,41 @@ class Worker:
         return host
 
     async def _watch(self, host: HostProcess) -> None:
-        status = await asyncio.shield(host.ended)
+        reason = await self._wait_for_exit(host)
         self._find_suspects(host)
         self._suspects.update(host.suspects)
         for instance in [each for each in self._instances.values() if each.host is host]:
             self._end(instance)
             if not instance.stopping:
-                self._report_end(instance, host, status)
+                self._report_end(instance, host, reason)
 
-    def _report_end(self, instance: _Instance, host: HostProcess, status: int) -> None:
+    async def _wait_for_exit(self, host: HostProcess) -> str:
+        """Wait until a process exits, and return the reason. Kill it if only its channel closes.
+
+        A plug-in may have closed the channel or written to it. The worker can no longer stop what runs in the process.
+        """
+        closed: asyncio.Future[Any] = asyncio.ensure_future(host.channel.closed.wait())
+        await asyncio.wait([closed, host.ended], return_when=asyncio.FIRST_COMPLETED)
+        closed.cancel()
+        await asyncio.wait([host.ended], timeout=EXIT_TIMEOUT_S)
+        if host.ended.done():
+            return host.channel.corruption or _describe_status(host.ended.result())
+        if any(each.host is host and not each.stopping for each in self._instances.values()):
+            log.error(
+                "Process %s (pid %s): its channel to the worker has closed, but it still runs; killing it",
+                host.name,
+                host.pid,
+            )
+        host.kill()
+        await asyncio.shield(host.ended)
+        return host.channel.corruption or "killed, because its channel to the worker had closed"
+
+    def _report_end(self, instance: _Instance, host: HostProcess, reason: str) -> None:
         """Report the unexpected end of an instance.
 
         The instance has failed, or it is started again if it is not at fault.
         """
-        id_, reason = instance.id, _describe_status(status)
+        id_ = instance.id
         if host.died_with_fork_server:
             if instance.is_started:  # otherwise, `_start` repeats the start
                 self._events.instance_ended(id_)
@@ -482,6 +507,11 @@ class Worker:
 def _result(spawning: asyncio.Task[HostProcess]) -> HostProcess | None:
     """Return the shared process if it has been created."""
     return spawning.result() if spawning.done() and not spawning.cancelled() and not spawning.exception() else None
+
+
+def _is_usable(host: HostProcess | None) -> bool:
+    """Whether a shared process exists, and the worker can send requests to it."""
+    return host is not None and not host.ended.done() and not host.channel.closed.is_set()
 
 
 def _host_name(key: _HostKey) -> str:

@@ -203,3 +203,14 @@ async def test_caller_receives_an_error_for_a_frame_with_invalid_content_and_the
         with pytest.raises(RemoteError, match="Invalid value 'Echo'"):
             await sender.request(Echo())
         assert await sender.request(ReadOffsets(INSTANCE, [{}])) == [None]
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff" + b"x" * 100, b"\0\0\0\4\xff\xff\xff\xff"])
+async def test_channel_closes_if_it_receives_corrupt_data(data: bytes) -> None:
+    near, far = socket.socketpair()
+    channel = await Channel.open(near, HostMessage, _unexpected)
+    with far:
+        far.sendall(data)
+        with pytest.raises(ChannelClosed):
+            await asyncio.wait_for(channel.request(ReadOffsets(INSTANCE, [])), 5)
+    assert "it sent corrupt data" in (channel.corruption or "")

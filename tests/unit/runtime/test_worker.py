@@ -12,7 +12,7 @@ import pytest
 
 from headrace.runtime import messages
 from headrace.runtime import worker as worker_module
-from headrace.runtime.channel import Channel, Handler, RemoteError
+from headrace.runtime.channel import Channel, ChannelClosed, Handler, RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.processes import ForkServerDied, HostProcess
 from headrace.runtime.spec import InstanceId, TaskSpec
@@ -338,3 +338,44 @@ async def test_connector_starts_in_progress_are_repeated_in_separate_host_proces
         assert await asyncio.gather(*starts) == ["1.0", "1.0"]
         assert listener.ended == [A]
         assert len(processes.hosts) == 3, "both have a process of their own; the first connector starts again later"
+
+
+async def test_connectors_are_started_again_if_the_channel_of_their_shared_process_closes_but_the_process_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plug-in may close all file descriptors of its process."""
+    monkeypatch.setattr(worker_module, "EXIT_TIMEOUT_S", 0.05)
+    async with running() as (worker, processes, listener):
+        for id_ in (A, B):
+            await worker.start_connector(id_, {"connector.class": "C"})
+        processes.hosts[0].far_end.close()
+        await processes.hosts[0].channel.closed.wait()
+        with pytest.raises(ChannelClosed):
+            await worker.task_configs(A)
+        await asyncio.wait_for(listener.changed.wait(), 5)
+        assert processes.hosts[0].killed
+        assert (listener.states, listener.ended) == ([], [A, B])
+        for id_ in (A, B):
+            await worker.start_connector(InstanceId(id_.connector, None, 3), {"connector.class": "C"})
+        assert len(processes.hosts) == 3
+
+
+async def test_connector_does_not_start_in_a_shared_process_whose_channel_has_closed() -> None:
+    async with running() as (worker, processes, _):
+        await worker.start_connector(A, {"connector.class": "C"})
+        processes.hosts[0].far_end.close()
+        await processes.hosts[0].channel.closed.wait()
+        await asyncio.wait_for(worker.start_connector(B, {"connector.class": "C"}), 0.5)
+        assert len(processes.hosts) == 2
+
+
+async def test_task_fails_if_the_channel_of_its_process_closes_but_the_process_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_module, "EXIT_TIMEOUT_S", 0.05)
+    async with running() as (worker, processes, listener):
+        await worker.start_task(TASK, SPEC)
+        processes.hosts[0].far_end.close()
+        await asyncio.wait_for(listener.changed.wait(), 5)
+        assert processes.hosts[0].killed
+        assert listener.states == [(TASK, "FAILED")]
