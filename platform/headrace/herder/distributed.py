@@ -329,12 +329,11 @@ class DistributedHerder(BaseHerder):
 
     def _forward_error(self, text: str, find_url: Callable[[], str | None]) -> ForwardError:
         url = find_url()
+        return ForwardError(text, url, lambda: self._wait_until_replaced(find_url, url))
 
-        async def replaced() -> None:
-            while find_url() == url:
-                await self._rebalanced.wait()
-
-        return ForwardError(text, url, replaced)
+    async def _wait_until_replaced(self, find_url: Callable[[], str | None], url: str | None) -> None:
+        while find_url() == url:
+            await self._rebalanced.wait()
 
     async def set_group_log_level(self, logger: str, level: str) -> None:
         """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level, HerderError."""
@@ -409,7 +408,8 @@ class DistributedHerder(BaseHerder):
         if self._group_core.is_leader:
             await self._store_if_changed(name, configs)
             return
-        if self._group_core.leader_url is None:
+        leader = self._group_core.leader_url
+        if leader is None:
             raise ForwardError(NO_LEADER, None)
         body = json.dumps([dict(config) for config in configs]).encode()
         headers = {}
@@ -417,10 +417,21 @@ class DistributedHerder(BaseHerder):
             if self._snapshot.session_key is None:
                 raise HerderError("the leader has not distributed a session key yet")
             headers = sign(self._snapshot.session_key, self.config["inter.worker.signature.algorithm"], body)
-        url = rest_client.join(self._group_core.leader_url, "connectors", name, "tasks")
-        response = await rest_client.send(self.config, "POST", url, body, headers, kind=Kind.TASK_CONFIGS)
+        # A suspended leader must not forward the request to the next leader when it continues.
+        url = rest_client.join(leader, "connectors", name, "tasks") + "?forward=false"
+        response = await rest_client.send_unless_replaced(
+            lambda: self._wait_until_replaced(lambda: self._group_core.leader_url, leader),
+            self.config,
+            "POST",
+            url,
+            body,
+            headers,
+            kind=Kind.TASK_CONFIGS,
+        )
+        if response is None:
+            raise HerderError(f"the leader {leader} was replaced before it responded")
         if response.status >= 300:
-            raise HerderError(f"the leader {self._group_core.leader_url} responded {response.describe()}")
+            raise HerderError(f"the leader {leader} responded {response.describe()}")
 
     # The group (worker_group.GroupListener)
 

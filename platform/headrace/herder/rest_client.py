@@ -12,12 +12,13 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from headrace.runtime.rest_config import Tls
@@ -25,6 +26,8 @@ from headrace.runtime.worker_config import WorkerConfig
 
 TIMEOUT_S = 95.0  # longer than the request timeout of the other worker
 CONNECT_TIMEOUT_S = 10.0
+REPLACED_GRACE_S = 5.0
+"""How long to wait for the response of a worker that has left the group, for example because it shuts down."""
 
 
 class Kind(Enum):
@@ -80,6 +83,33 @@ async def send(
     except asyncio.CancelledError:
         request.abort()
         raise
+
+
+async def send_unless_replaced(
+    replaced: Callable[[], Coroutine[Any, Any, None]] | None,
+    config: WorkerConfig,
+    method: str,
+    url: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+    *,
+    kind: Kind,
+) -> RestResponse | None:
+    """Send a request and return the response.
+
+    Return None if a rebalance replaces the other worker before it responds, for example because it is suspended. The
+    coroutine function `replaced` waits for this rebalance. Raises NotSentError or another OSError.
+    """
+    sending = asyncio.ensure_future(send(config, method, url, body, headers, kind=kind))
+    replacing = asyncio.ensure_future(replaced() if replaced is not None else asyncio.Event().wait())
+    waits: list[asyncio.Future[Any]] = [sending, replacing]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([sending], timeout=REPLACED_GRACE_S)
+        return sending.result() if sending.done() else None
+    finally:
+        for each in waits:
+            each.cancel()
 
 
 class _Request:

@@ -6,9 +6,7 @@ does not forward the request again. It responds with an error.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -25,10 +23,6 @@ _TOO_MANY_HOPS = "Cannot complete request because of a conflicting operation (e.
 _STOPPING = b'"Worker is shutting down"'
 _SENT_HEADERS = ("authorization", "x-connect-authorization", "x-connect-request-signature-algorithm")
 _RETURNED_HEADERS = ("content-type", "location")
-
-
-REPLACED_GRACE_S = 5.0
-"""How long to wait for the response of a worker that has left the group, for example because it shuts down."""
 
 
 class WorkerGoneError(HerderError):
@@ -52,11 +46,10 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
     headers = {name: request.headers[name] for name in _SENT_HEADERS if name in request.headers}
     log.debug("Forwarding request %s %s", request.method, url)
     body = getattr(request.state, "body", None)
-    sending = asyncio.ensure_future(
-        rest_client.send(config, request.method, url, body, headers, kind=rest_client.Kind.FORWARDED)
-    )
     try:
-        response = await _response_unless_replaced(sending, error)
+        response = await rest_client.send_unless_replaced(
+            error.replaced, config, request.method, url, body, headers, kind=rest_client.Kind.FORWARDED
+        )
     except OSError as reason:
         text = f"IO Error trying to forward REST request to {error.url}: {reason}"
         # PUT requests are idempotent, so they are repeated even if the worker stopped while it executed the request.
@@ -71,18 +64,3 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
         raise WorkerGoneError(f"The worker at {error.url} is shutting down")
     returned = {name: response.headers[name] for name in _RETURNED_HEADERS if name in response.headers}
     return Response(response.body, response.status, returned)
-
-
-async def _response_unless_replaced(
-    sending: asyncio.Future[rest_client.RestResponse], error: ForwardError
-) -> rest_client.RestResponse | None:
-    """Return the response, or None if a rebalance replaces the other worker before it responds. Raises OSError."""
-    replaced = asyncio.ensure_future(error.replaced() if error.replaced is not None else asyncio.Event().wait())
-    waits: list[asyncio.Future[Any]] = [sending, replaced]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([sending], timeout=REPLACED_GRACE_S)
-        return sending.result() if sending.done() else None
-    finally:
-        for each in waits:
-            each.cancel()

@@ -1,16 +1,19 @@
-"""Tests of requests to a distributed herder while the worker starts, or while no broker responds."""
+"""Tests of a distributed herder while the worker starts, and while no broker or no leader responds."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
+from headrace.herder import rest_client
 from headrace.herder.distributed import DistributedHerder
 from headrace.herder.errors import HerderError
+from headrace.herder.group_protocol import Version
 from headrace.rest import responses
 from headrace.rest.server import RestServer
 from headrace.runtime.worker_config import WorkerConfig
@@ -31,6 +34,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def make_herder() -> DistributedHerder:
+    return DistributedHerder(CONFIG, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
+
+
 async def test_log_line_about_a_log_level_that_cannot_be_written_to_the_config_topic_names_the_cause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -39,7 +46,7 @@ async def test_log_line_about_a_log_level_that_cannot_be_written_to_the_config_t
 
     monkeypatch.setattr(TopicLog, "read_to_end", wait_forever)
     monkeypatch.setattr(kafka_config_store, "WRITE_TIMEOUT_S", 0.01)
-    herder = DistributedHerder(CONFIG, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
+    herder = make_herder()
     with pytest.raises(HerderError, match="Failed to write to config topic"):
         await herder.set_group_log_level("headrace", "INFO")
     text = "writing the log level of headrace to the config topic failed: no response within 0.01 s"
@@ -48,7 +55,7 @@ async def test_log_line_about_a_log_level_that_cannot_be_written_to_the_config_t
 
 @pytest.fixture
 def herder() -> DistributedHerder:
-    return DistributedHerder(CONFIG, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
+    return make_herder()
 
 
 @pytest.fixture
@@ -109,3 +116,38 @@ async def test_brokers_are_unavailable_in_the_health_response_until_one_has_resp
     response = await client.get("/health")
     assert response.status_code == 503
     assert response.json()["brokers"] == {"status": "unavailable", "message": "no broker has responded yet"}
+
+
+async def test_task_configurations_for_a_suspended_leader_are_sent_again_when_a_rebalance_replaces_the_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rest_client, "REPLACED_GRACE_S", 0.1)
+    herder = make_herder()
+    monkeypatch.setattr(herder, "_group", StableGroup())
+    group = herder._group_core
+    group.version = Version.COMPATIBLE  # without signatures
+    with socket.create_server(("127.0.0.1", 0)) as suspended:  # it accepts connections and never responds
+        group.leader_url = f"http://127.0.0.1:{suspended.getsockname()[1]}/"
+        submission = asyncio.ensure_future(herder._submit_once("c", [{"a": "1"}]))
+        connection, _ = await asyncio.to_thread(suspended.accept)
+        with connection:
+            group.leader_url = "http://127.0.0.1:1/"
+            herder._rebalanced.set()
+            with pytest.raises(HerderError, match="was replaced before it responded"):
+                await asyncio.wait_for(submission, 5)
+            received = await asyncio.to_thread(read_to_end, connection)
+    assert b"/connectors/c/tasks?forward=false" in received, "the former leader must not forward it to the next leader"
+
+
+class StableGroup:
+    """A group without a rebalance in progress."""
+
+    async def wait_until_stable(self) -> None:
+        """Return immediately."""
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    received = b""
+    while block := connection.recv(4096):
+        received += block
+    return received

@@ -12,9 +12,10 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.herder import rest_client
 from headrace.herder.errors import BadRequestError, ForwardError, PayloadTooLargeError, UnsupportedMediaTypeError
 from headrace.herder.stages import stage
-from headrace.rest import forwarding, responses
+from headrace.rest import responses
 from headrace.runtime.worker_config import WorkerConfig
 from support.ports import free_port
 
@@ -188,7 +189,7 @@ async def test_request_to_a_suspended_worker_ends_when_a_rebalance_replaces_the_
     Other requests fail, because it is unknown whether the suspended worker will execute them.
     """
     monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
-    monkeypatch.setattr(forwarding, "REPLACED_GRACE_S", 0.1)
+    monkeypatch.setattr(rest_client, "REPLACED_GRACE_S", 0.1)
     calls = 0
     with socket.create_server(("127.0.0.1", 0)) as suspended:  # it accepts connections and never responds
         url = f"http://127.0.0.1:{suspended.getsockname()[1]}/"
