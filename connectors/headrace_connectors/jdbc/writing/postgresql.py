@@ -11,6 +11,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, ClassVar
 
 import psycopg
@@ -22,6 +23,8 @@ from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_
 from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.postgresql import postgresql_engine
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from headrace_connectors.jdbc.url import JdbcUrl
 from headrace_connectors.jdbc.writing.database import (
     Connection,
     Convert,
@@ -31,12 +34,12 @@ from headrace_connectors.jdbc.writing.database import (
     last_of_each_key,
 )
 from headrace_connectors.jdbc.writing.fields import Column
+from headrace_connectors.jdbc.writing.postgresql_copy import SEQUENCE, CopyAttempts, TemporaryTables, copy_rows
 
 _COPY_ROWS = 20
 """Fewer rows than this are sent with INSERT."""
-_SEQUENCE = "headrace_sequence"
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_MUST_BE_ESCAPED = "\\\t\n\r"
+_PREPARED_MAX = 10
+"""The number of prepared statements of a connection. Statements for single rows are prepared again in each run."""
 _INTEGERS = (Type.INT8, Type.INT16, Type.INT32, Type.INT64)
 _FLOATS = (Type.FLOAT32, Type.FLOAT64)
 _LOGICAL = (DECIMAL_NAME, DATE_NAME, TIME_NAME, TIMESTAMP_NAME)
@@ -48,7 +51,6 @@ _OF_RECORDS = frozenset({"21", "22", "23", "27", "38", "39", "44", "54", "P0"})
 _NAME_BYTES_MAX = 63
 _DENIED = re.compile(r"password|authentication failed|role \".*\" (does not exist|is not permitted to log in)")
 _COPY_KINDS = ("TABLE", "PARTITIONED TABLE")
-_COPY_ATTEMPTS_SKIPPED_MAX = 1024
 _KINDS = {"p": "PARTITIONED TABLE", "v": "VIEW", "r": "TABLE", "f": "FOREIGN TABLE", "m": "MATERIALIZED VIEW"}
 
 
@@ -68,18 +70,23 @@ class PostgresqlDatabase(Database):
         Type.STRING: "TEXT",
         Type.BYTES: "BYTEA",
     }
-    _staged: dict[Target, str]
-    """The name of the temporary table of each target."""
-    _copies: dict[Target, _CopyAttempts]
+    _temporary_tables: TemporaryTables
+    _copies: dict[Target, CopyAttempts]
+
+    def __init__(self, url: JdbcUrl, config: JdbcSinkConfig) -> None:
+        super().__init__(url, config)
+        self._statement_numbers = count()
 
     def _engine(self) -> Engine:
         return postgresql_engine(self.url, self.config)
 
     def connect(self) -> Connection:
         """Open a connection, and forget the temporary tables of the previous connection."""
-        self._staged = {}
+        self._temporary_tables = TemporaryTables()
         self._copies = {}
-        return super().connect()
+        connection = super().connect()
+        connection.prepared_max = _PREPARED_MAX
+        return connection
 
     def is_transient(self, error: Exception) -> bool:
         """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
@@ -166,7 +173,7 @@ class PostgresqlDatabase(Database):
         if len(values[0]) < _COPY_ROWS or target.table.kind not in _COPY_KINDS:
             super().insert(connection, target, values)
         else:
-            _copy(connection, target.table.quoted, target.names, values)
+            copy_rows(connection, target.table.quoted, target.names, values)
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
         """Insert or update rows. Many rows are copied to the table, or to a temporary table if some rows exist."""
@@ -176,7 +183,7 @@ class PostgresqlDatabase(Database):
         values = last_of_each_key(target, values)
         if self._copy_new_rows(connection, target, values):
             return
-        stage = self._stage(connection, target, values)
+        stage = self._temporary_tables.copy(connection, target, values)
         names = ", ".join(target.names)
         self.run_statement(
             connection,
@@ -191,10 +198,10 @@ class PostgresqlDatabase(Database):
             return
         # The database decides which keys are equal: in the type uuid, keys with different text may be equal.
         sequence = list(map(str, range(len(values[0]))))
-        stage = self._stage(connection, target, [*values, sequence], has_sequence=True)
+        stage = self._temporary_tables.copy(connection, target, [*values, sequence], has_sequence=True)
         last = (
             f"SELECT DISTINCT ON ({', '.join(target.keys)}) {', '.join(target.names)} FROM {stage} "
-            f"ORDER BY {', '.join(target.keys)}, {_SEQUENCE} DESC"
+            f"ORDER BY {', '.join(target.keys)}, {SEQUENCE} DESC"
         )
         changes = ", ".join(f"{name}=stage.{name}" for name in target.others)
         keys = " AND ".join(f"target.{name}=stage.{name}" for name in target.keys)
@@ -203,6 +210,18 @@ class PostgresqlDatabase(Database):
         )
         self.run_statement(connection, f"TRUNCATE {stage}")
 
+    def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        """Execute a statement for each row. If there are several, prepare it for these rows only.
+
+        The parameters of a prepared statement keep their types if the type of a column changes, so that the server
+        would, for example, still round values to `real` after a change to `float8`. The number in the comment makes the
+        driver prepare the statement again.
+        """
+        if len(rows) == 1:
+            cursor.execute(sql, rows[0], prepare=False)
+            return
+        super()._execute_many(cursor, f"{sql} -- {next(self._statement_numbers)}", rows)
+
     def _copy_new_rows(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> bool:
         """Try to copy rows to the table itself. Return False, without changes, if a row exists or no attempt is due.
 
@@ -210,7 +229,7 @@ class PostgresqlDatabase(Database):
         fails, as the upsert would, if the table has no unique constraint for the keys. It also locks the constraint
         until the transaction ends.
         """
-        attempts = self._copies.setdefault(target, _CopyAttempts())
+        attempts = self._copies.setdefault(target, CopyAttempts())
         if not attempts.is_due or target.table.kind not in _COPY_KINDS:
             attempts.skip()
             return False
@@ -218,7 +237,7 @@ class PostgresqlDatabase(Database):
         check = f"{upsert} FROM {target.table.quoted} WHERE false {_on_conflict(target)}"
         self.run_statement(connection, f"SAVEPOINT headrace_copy; EXPLAIN {check}")
         try:
-            _copy(connection, target.table.quoted, target.names, values)
+            copy_rows(connection, target.table.quoted, target.names, values)
         except psycopg.errors.UniqueViolation:
             self.run_statement(connection, "ROLLBACK TO SAVEPOINT headrace_copy")
             attempts.failed()
@@ -227,59 +246,9 @@ class PostgresqlDatabase(Database):
         attempts.succeeded()
         return True
 
-    def _stage(
-        self, connection: Connection, target: Target, values: list[Sequence[Any]], *, has_sequence: bool = False
-    ) -> str:
-        """Copy rows to a temporary table with the target's columns, and return the table's name.
-
-        If `has_sequence` is true, the last element of `values` belongs to an additional column, which contains the
-        order of the rows.
-        """
-        names = (*target.names, _SEQUENCE) if has_sequence else target.names
-        stage = self._staged.get(target)
-        if stage is None:
-            stage = f"headrace_stage_{len(self._staged)}"
-            self.run_statement(connection, f"DROP TABLE IF EXISTS {stage}")
-            selected = [*target.names, f"0 AS {_SEQUENCE}"] if has_sequence else target.names
-            columns = f"SELECT {', '.join(selected)} FROM {target.table.quoted} LIMIT 0"
-            self.run_statement(connection, f"CREATE TEMPORARY TABLE {stage} AS {columns}")
-            self._staged[target] = stage
-        _copy(connection, stage, names, values)
-        return stage
-
     def transaction_failed(self) -> None:
         """Forget the temporary tables, which a rollback may have removed."""
-        self._staged = {}
-
-
-class _CopyAttempts:
-    """Decides which upserts to a table first try to copy the rows.
-
-    After the first failed copy, one upsert skips the attempt. After each further failure, twice as many upserts as
-    before skip it, at most 1024. The reason is that updates of existing rows are usually followed by more such updates.
-    """
-
-    def __init__(self) -> None:
-        self._to_skip = 0
-        self._next_pause = 1
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the next upsert should try to copy the rows."""
-        return self._to_skip == 0
-
-    def skip(self) -> None:
-        """Count an upsert that did not try to copy."""
-        self._to_skip = max(0, self._to_skip - 1)
-
-    def succeeded(self) -> None:
-        """Record a successful copy. After the next failure, only one upsert skips the attempt."""
-        self._next_pause = 1
-
-    def failed(self) -> None:
-        """Record a failed copy. Twice as many upserts as after the previous failure now skip the attempt."""
-        self._to_skip = self._next_pause
-        self._next_pause = min(2 * self._next_pause, _COPY_ATTEMPTS_SKIPPED_MAX)
+        self._temporary_tables.clear()
 
 
 def _check_length(name: str) -> None:
@@ -294,20 +263,6 @@ def _check_length(name: str) -> None:
 def _on_conflict(target: Target) -> str:
     changes = ", ".join(f"{name}=EXCLUDED.{name}" for name in target.others)
     return f"ON CONFLICT ({', '.join(target.keys)}) " + (f"DO UPDATE SET {changes}" if changes else "DO NOTHING")
-
-
-def _copy(connection: Connection, table: str, names: tuple[str, ...], values: list[Sequence[Any]]) -> None:
-    data = "\n".join(map("\t".join, zip(*map(_copy_texts, values), strict=True))) + "\n"
-    with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN") as copy:
-        copy.write(data)
-
-
-def _copy_texts(column: Sequence[str | None]) -> Sequence[str]:
-    """Return a column in COPY's text format."""
-    text = "".join(filter(None, column))
-    if any(mark in text for mark in _MUST_BE_ESCAPED):
-        return ["\\N" if value is None else value.translate(_ESCAPES) for value in column]
-    return ["\\N" if value is None else value for value in column]
 
 
 def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:

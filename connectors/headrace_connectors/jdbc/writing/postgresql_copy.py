@@ -1,0 +1,122 @@
+"""Sends rows to PostgreSQL with COPY: to a table itself, or to a temporary table from which they are then written.
+
+COPY converts the values to the types of the columns. A temporary table must therefore have the same types as its
+target, or values would be rounded silently. The names of temporary tables contain a random number and are always
+qualified with `pg_temp`, so that no statement confuses them with other tables.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from headrace_connectors.jdbc.writing.database import Connection, Target
+
+SEQUENCE = "headrace_sequence"
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_MUST_BE_ESCAPED = "\\\t\n\r"
+_ATTEMPTS_SKIPPED_MAX = 1024
+
+Types = list[tuple[int, int]]
+"""The OID and the modifier (such as precision and scale) of each column's type, of the base type for a domain."""
+
+
+class _TemporaryTable(NamedTuple):
+    name: str
+    types: Types
+
+
+class TemporaryTables:
+    """The temporary tables of one connection, at most one for each target."""
+
+    def __init__(self) -> None:
+        self._prefix = f"pg_temp.headrace_{secrets.token_hex(8)}"
+        self._tables: dict[Target, _TemporaryTable] = {}
+
+    def clear(self) -> None:
+        """Forget all tables. Called after a rollback, which may have removed tables."""
+        self._tables.clear()
+
+    def copy(
+        self, connection: Connection, target: Target, values: list[Sequence[Any]], *, has_sequence: bool = False
+    ) -> str:
+        """Copy rows to the temporary table of `target`, and return the table's name.
+
+        If `has_sequence` is true, the last element of `values` belongs to an additional column, SEQUENCE, which
+        contains the order of the rows. The caller empties the table.
+        """
+        names = (*target.names, SEQUENCE) if has_sequence else target.names
+        types = _types(connection, target)
+        table = self._tables.get(target)
+        if table is None or table.types != types:
+            table = self._create(connection, target, types, has_sequence)
+        copy_rows(connection, table.name, names, values)
+        return table.name
+
+    def _create(self, connection: Connection, target: Target, types: Types, has_sequence: bool) -> _TemporaryTable:
+        """Create the temporary table of a target. If a table with this name exists, it is outdated and replaced."""
+        outdated = self._tables.get(target)
+        name = f"{self._prefix}_{len(self._tables)}" if outdated is None else outdated.name
+        selected = [*target.names, f"0 AS {SEQUENCE}"] if has_sequence else target.names
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE IF EXISTS {name}")
+            cursor.execute(
+                f"CREATE TEMPORARY TABLE {name} AS SELECT {', '.join(selected)} FROM {target.table.quoted} LIMIT 0"
+            )
+        self._tables[target] = table = _TemporaryTable(name, types)
+        return table
+
+
+def _types(connection: Connection, target: Target) -> Types:
+    """Return the types of a target's columns, and lock the target so that they do not change in this transaction."""
+    with connection.cursor() as cursor:
+        # A prepared statement would fail after a change of types.
+        cursor.execute(f"SELECT {', '.join(target.names)} FROM {target.table.quoted} LIMIT 0", prepare=False)
+        result = cursor.pgresult
+        return [(result.ftype(index), result.fmod(index)) for index in range(result.nfields)]
+
+
+def copy_rows(connection: Connection, table: str, names: Sequence[str], values: list[Sequence[Any]]) -> None:
+    """Send rows of text with COPY."""
+    data = "\n".join(map("\t".join, zip(*map(_copy_texts, values), strict=True))) + "\n"
+    with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN") as copy:
+        copy.write(data)
+
+
+def _copy_texts(column: Sequence[str | None]) -> Sequence[str]:
+    """Return a column in COPY's text format."""
+    text = "".join(filter(None, column))
+    if any(mark in text for mark in _MUST_BE_ESCAPED):
+        return ["\\N" if value is None else value.translate(_ESCAPES) for value in column]
+    return ["\\N" if value is None else value for value in column]
+
+
+class CopyAttempts:
+    """Decides which upserts to a table first try to copy the rows.
+
+    After the first failed copy, one upsert skips the attempt. After each further failure, twice as many upserts as
+    before skip it, at most 1024. The reason is that updates of existing rows are usually followed by more such updates.
+    """
+
+    def __init__(self) -> None:
+        self._to_skip = 0
+        self._next_pause = 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next upsert should try to copy the rows."""
+        return self._to_skip == 0
+
+    def skip(self) -> None:
+        """Count an upsert that did not try to copy."""
+        self._to_skip = max(0, self._to_skip - 1)
+
+    def succeeded(self) -> None:
+        """Record a successful copy. After the next failure, only one upsert skips the attempt."""
+        self._next_pause = 1
+
+    def failed(self) -> None:
+        """Record a failed copy. Twice as many upserts as after the previous failure now skip the attempt."""
+        self._to_skip = self._next_pause
+        self._next_pause = min(2 * self._next_pause, _ATTEMPTS_SKIPPED_MAX)

@@ -1,0 +1,108 @@
+"""Tests that the JDBC sink writes the same rows to PostgreSQL's tables, whatever the number of rows in a put is."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, Schema, struct
+from support import postgres
+from support.jdbc_sink import item, put, put_after_change, record
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(postgres.unavailable_reason()), reason=postgres.unavailable_reason() or ""),
+]
+
+MANY = 60
+"""More rows than the sink sends with INSERT."""
+NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
+UPSERT = {"insert__mode": "upsert", "pk__mode": "record_key"}
+
+Database = psycopg.Connection[Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Postgres]:
+    with postgres.running() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: postgres.Postgres) -> Iterator[Database]:
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        yield connection
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+
+@pytest.fixture
+def url(server: postgres.Postgres) -> str:
+    return f"{server.jdbc_url}?user={server.user}"
+
+
+def query(database: Database, sql: str) -> list[tuple[Any, ...]]:
+    return database.execute(sql).fetchall()  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("count", [1, 3, MANY])
+@pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+@pytest.mark.parametrize(
+    ("before", "after", "schema", "first", "second"),
+    [
+        ("numeric(10,2)", "numeric(10,4)", decimal_schema(4), Decimal("1.5"), Decimal("1.2345")),
+        ("real", "float8", FLOAT64_SCHEMA, 1.5, 0.1234567890123),
+        ("int", "bigint", INT64_SCHEMA, 1, 2**40),
+        ("date", "timestamp", TIMESTAMP_SCHEMA, NOON - dt.timedelta(hours=12), NOON),
+    ],
+)
+def test_values_are_not_rounded_after_the_type_of_a_column_was_changed(
+    url: str,
+    database: Database,
+    count: int,
+    mode: str,
+    before: str,
+    after: str,
+    schema: Schema,
+    first: Any,
+    second: Any,
+) -> None:
+    database.execute(f"CREATE TABLE items (id int PRIMARY KEY, v {before})")  # type: ignore[call-overload]
+    row = struct([("id", INT32_SCHEMA), ("v", schema)])
+    if mode != "insert":
+        database.execute("INSERT INTO items SELECT generate_series(0, 199)")
+
+    def records(offset: int, value: Any) -> list[Any]:
+        first_id = offset if mode == "insert" else 0
+        ids = range(first_id, first_id + count)
+        return [record(offset + n, {"id": id_, "v": value}, row, key={"id": id_}) for n, id_ in enumerate(ids)]
+
+    put_after_change(
+        url,
+        records(0, first),
+        lambda: database.execute(f"ALTER TABLE items ALTER v TYPE {after}"),  # type: ignore[call-overload]
+        records(count, second),
+        insert__mode=mode,
+        pk__mode="record_key",
+    )
+    expected = second if not isinstance(second, dt.datetime) else second.replace(tzinfo=None)
+    found = [value for (value,) in query(database, "SELECT v FROM items WHERE v IS NOT NULL ORDER BY id")]
+    assert found[-count:] == count * [expected]
+
+
+@pytest.mark.parametrize("table", ["items", "headrace_stage_0"])
+def test_upserts_do_not_change_another_table_with_the_name_of_a_temporary_table(
+    url: str, database: Database, table: str
+) -> None:
+    database.execute("CREATE TABLE headrace_stage_0 (id int PRIMARY KEY, name text, price float8)")
+    for name in ("old", "new"):
+        put(url, [item(number, name) for number in range(MANY)], table__name__format=table, **UPSERT)
+    assert query(database, f"SELECT name, count(*) FROM {table} GROUP BY name") == [("new", MANY)]
+    if table == "items":
+        assert query(database, "SELECT count(*) FROM headrace_stage_0") == [(0,)]
