@@ -109,8 +109,8 @@ class JdbcSinkConfig(ConfigWithIgnoredKeys):
         default="none",
         one_of=("none", "kafka", "record_key", "record_value"),
         case_insensitive=True,
-        doc="The primary key. none: no key. kafka: topic, partition and offset of the record. record_key: the record's "
-        "key. record_value: fields of the value.",
+        doc="The primary key. none: no key. kafka: topic, partition and offset of the record before transforms. "
+        "record_key: the record's key. record_value: fields of the value.",
         importance=Importance.HIGH,
         group=_MAPPING,
     )

@@ -33,6 +33,8 @@ from headrace_connectors.jdbc.sink import JdbcSinkConnector, JdbcSinkTask
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from support.jdbc_sink import ROW, item, put, put_after_change, record, tombstone, validation_errors
 
+ONLY_ID = struct([("id", INT32_SCHEMA)])
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
@@ -115,8 +117,7 @@ class TestInsertModes:
             put(url + "2", [tombstone(1, 0)], **props, auto__create="false")
 
     def test_upsert_into_a_table_with_only_key_columns_keeps_the_existing_row(self, url: str, database: Path) -> None:
-        only_key = struct([("id", INT32_SCHEMA)])
-        put(url, [record(0, {"id": 1}, only_key), record(1, {"id": 1}, only_key)],
+        put(url, [record(0, {"id": 1}, ONLY_ID), record(1, {"id": 1}, ONLY_ID)],
             insert__mode="upsert", pk__mode="record_value")  # fmt: skip
         assert query(database, "SELECT * FROM items") == [(1,)]
 
@@ -129,6 +130,16 @@ class TestPrimaryKeys:
         assert query(database, "SELECT * FROM items") == [("items", 0, 1, "n1"), ("items", 0, 2, "n2")]
         names = query(database, "SELECT name FROM pragma_table_info('items') WHERE pk > 0 ORDER BY pk")
         assert names == [("__connect_topic",), ("__connect_partition",), ("__connect_offset",)]
+
+    @pytest.mark.parametrize("mode", ["insert", "upsert"])
+    def test_primary_key_columns_contain_the_original_topic_if_transforms_change_the_topic_and_the_mode_is_kafka(
+        self, url: str, database: Path, mode: str
+    ) -> None:
+        records = [record(0, {"id": number}, ONLY_ID, topic=topic) for number, topic in enumerate(["a", "b"])]
+        rename = {"type": "RegexRouter", "regex": ".*", "replacement": "merged"}
+        transforms = {f"transforms__r__{key}": value for key, value in rename.items()}
+        put(url, records, pk__mode="kafka", insert__mode=mode, transforms="r", **transforms)
+        assert query(database, "SELECT * FROM merged ORDER BY id") == [("a", 0, 0, 0), ("b", 0, 0, 1)]
 
     def test_primitive_record_key_is_rejected_unless_exactly_one_key_column_is_configured(
         self, url: str, database: Path

@@ -83,11 +83,12 @@ class ColumnPlanner:
         return self._keys_from_key(table, key_schema)
 
     def _kafka_keys(self) -> list[_Reader]:
+        # Transforms may give records of several topics the same topic, so only the original coordinates are unique.
         topic, partition, offset = self._config.pk_fields or KAFKA_KEY_COLUMNS
         return [
-            (Column(topic, STRING_SCHEMA, True), lambda batch: [batch.topic] * len(batch)),
-            (Column(partition, INT32_SCHEMA, True), lambda batch: [batch.partition] * len(batch)),
-            (Column(offset, INT64_SCHEMA, True), lambda batch: list(batch.offsets)),
+            (Column(topic, STRING_SCHEMA, True), lambda batch: [batch.original_topic] * len(batch)),
+            (Column(partition, INT32_SCHEMA, True), lambda batch: [batch.original_partition] * len(batch)),
+            (Column(offset, INT64_SCHEMA, True), lambda batch: list(batch.original_offsets)),
         ]
 
     def _keys_from_key(self, table: str, schema: Schema | None) -> list[_Reader]:
