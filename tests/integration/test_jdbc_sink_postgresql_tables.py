@@ -106,3 +106,48 @@ def test_upserts_do_not_change_another_table_with_the_name_of_a_temporary_table(
     assert query(database, f"SELECT name, count(*) FROM {table} GROUP BY name") == [("new", MANY)]
     if table == "items":
         assert query(database, "SELECT count(*) FROM headrace_stage_0") == [(0,)]
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+def test_inserts_follow_the_rules_of_a_table(url: str, database: Database, count: int) -> None:
+    database.execute("CREATE TABLE items (id int, name text, price float8); CREATE TABLE other (LIKE items)")
+    move = "CREATE RULE move AS ON INSERT TO items DO INSTEAD INSERT INTO other VALUES (NEW.*)"
+    first = [item(number) for number in range(count)]
+    second = [item(number) for number in range(count, 2 * count)]
+    put_after_change(url, first, lambda: database.execute(move), second)
+    assert query(database, "SELECT count(*), max(id) FROM items") == [(count, count - 1)]
+    assert query(database, "SELECT count(*), min(id) FROM other") == [(count, count)]
+
+
+@pytest.fixture
+def limited_url(url: str, database: Database) -> Iterator[str]:
+    """The URL for a user who may only read and change the table `items`."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text, price float8); CREATE ROLE limited LOGIN")
+    database.execute("GRANT USAGE ON SCHEMA public TO limited; GRANT ALL ON items TO limited")
+    yield url.replace("user=postgres", "user=limited")
+    database.execute("DROP OWNED BY limited; DROP ROLE limited")
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+@pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+def test_only_records_that_violate_a_row_level_security_policy_are_rejected(
+    limited_url: str, database: Database, mode: str, count: int
+) -> None:
+    if mode == "update":
+        database.execute("INSERT INTO items SELECT generate_series(0, 99)")
+    database.execute("ALTER TABLE items ENABLE ROW LEVEL SECURITY")
+    database.execute("CREATE POLICY names ON items USING (true) WITH CHECK (name <> 'n1')")
+    records = [item(number) for number in range(count)]
+    run = put(limited_url, records, insert__mode=mode, pk__mode="record_key", errors__tolerance="all")
+    assert [found.offset for found, _ in run.reported] == [1]
+    assert "violates row-level security policy" in str(run.reported[0][1])
+    assert query(database, "SELECT count(*) FROM items WHERE name IS NOT NULL") == [(count - 1,)]
+
+
+def test_inserts_of_a_user_with_a_privilege_for_only_these_columns_succeed(
+    limited_url: str, database: Database
+) -> None:
+    database.execute("ALTER TABLE items ADD secret text; REVOKE ALL ON items FROM limited")
+    database.execute("GRANT INSERT (id, name, price) ON items TO limited")
+    put(limited_url, [item(number) for number in range(MANY)], pk__mode="record_key")
+    assert query(database, "SELECT count(*) FROM items") == [(MANY,)]
