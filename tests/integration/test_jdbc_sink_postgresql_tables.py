@@ -151,3 +151,30 @@ def test_inserts_of_a_user_with_a_privilege_for_only_these_columns_succeed(
     database.execute("GRANT INSERT (id, name, price) ON items TO limited")
     put(limited_url, [item(number) for number in range(MANY)], pk__mode="record_key")
     assert query(database, "SELECT count(*) FROM items") == [(MANY,)]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "update"])
+def test_users_who_may_not_create_temporary_tables_can_upsert_and_update_many_rows(
+    limited_url: str, database: Database, caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
+    database.execute("INSERT INTO items SELECT generate_series(0, 59)")
+    database.execute("REVOKE TEMPORARY ON DATABASE postgres FROM public")
+    try:
+        records = [item(number, name, offset=number) for name in ("old", "new") for number in range(MANY)]
+        put(limited_url, records, insert__mode=mode, pk__mode="record_key", batch__size=str(MANY))
+    finally:
+        database.execute("GRANT TEMPORARY ON DATABASE postgres TO public")
+    assert query(database, "SELECT name, count(*) FROM items GROUP BY name") == [("new", MANY)]
+    (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert text.startswith(
+        'Table "items": the user may not copy rows to a temporary table (permission denied to create'
+    )
+
+
+def test_users_who_may_not_read_the_columns_that_they_update_can_update_many_rows(
+    limited_url: str, database: Database
+) -> None:
+    database.execute("INSERT INTO items SELECT generate_series(0, 59)")
+    database.execute("REVOKE ALL ON items FROM limited; GRANT SELECT (id), UPDATE (name, price) ON items TO limited")
+    put(limited_url, [item(number) for number in range(MANY)], insert__mode="update", pk__mode="record_key")
+    assert query(database, "SELECT count(name) FROM items") == [(MANY,)]

@@ -345,10 +345,14 @@ class Database(ABC):
             yield
         except Exception as error:
             if not isinstance(error, self.driver_error) or not self.is_transient(error):
-                self.run_statement(connection, "ROLLBACK TO SAVEPOINT headrace")
-                self.transaction_failed()
+                self.roll_back_to_savepoint(connection)
             raise
         self.run_statement(connection, "RELEASE SAVEPOINT headrace")
+
+    def roll_back_to_savepoint(self, connection: Connection) -> None:
+        """Undo what the transaction has written since the savepoint. The savepoint remains."""
+        self.run_statement(connection, "ROLLBACK TO SAVEPOINT headrace")
+        self.transaction_failed()
 
     def transaction_failed(self) -> None:  # noqa: B027 - most databases keep nothing between statements
         """Called after a transaction, or the part of it after a savepoint, was rolled back."""

@@ -8,6 +8,7 @@ of new rows, and through a temporary table for other upserts and for updates.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ from headrace_connectors.jdbc.writing.database import (
 )
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.postgresql_copy import SEQUENCE, CopyAttempts, TemporaryTables, copy_rows
+
+logger = logging.getLogger(__name__)
 
 _COPY_ROWS = 20
 """Fewer rows than this are sent with INSERT."""
@@ -75,6 +78,8 @@ class PostgresqlDatabase(Database):
         Type.BYTES: "BYTEA",
     }
     _temporary_tables: TemporaryTables
+    _without_temporary_table: set[str]
+    """The tables whose rows the user may not copy to a temporary table."""
     _copies: dict[Target, CopyAttempts]
 
     def __init__(self, url: JdbcUrl, config: JdbcSinkConfig) -> None:
@@ -87,6 +92,7 @@ class PostgresqlDatabase(Database):
     def connect(self) -> Connection:
         """Open a connection, and forget the temporary tables of the previous connection."""
         self._temporary_tables = TemporaryTables()
+        self._without_temporary_table = set()
         self._copies = {}
         connection = super().connect()
         connection.prepared_max = _PREPARED_MAX
@@ -186,28 +192,30 @@ class PostgresqlDatabase(Database):
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
         """Insert or update rows. Many rows are copied to the table, or to a temporary table if some rows exist."""
-        if len(values[0]) < _COPY_ROWS:
-            super().upsert(connection, target, values)
-            return
-        values = last_of_each_key(target, values)
-        if self._copy_new_rows(connection, target, values):
-            return
-        stage = self._temporary_tables.copy(connection, target, values)
-        names = ", ".join(target.names)
-        self.run_statement(
-            connection,
-            f"INSERT INTO {target.table.quoted} ({names}) SELECT {names} FROM {stage} {_on_conflict(target)}",
-        )
-        self.run_statement(connection, f"TRUNCATE {stage}")
+        if len(values[0]) >= _COPY_ROWS:
+            values = last_of_each_key(target, values)
+            if self._copy_new_rows(connection, target, values):
+                return
+            if stage := self._copy_to_temporary_table(connection, target, values):
+                names = ", ".join(target.names)
+                into = f"INSERT INTO {target.table.quoted} ({names})"
+                self.run_statement(connection, f"{into} SELECT {names} FROM {stage} {_on_conflict(target)}")
+                self.run_statement(connection, f"TRUNCATE {stage}")
+                return
+        super().upsert(connection, target, values)
 
     def update(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
         """Update rows, through a temporary table if there are many."""
-        if len(values[0]) < _COPY_ROWS or not target.others:
-            super().update(connection, target, values)
-            return
-        # The database decides which keys are equal: in the type uuid, keys with different text may be equal.
-        sequence = list(map(str, range(len(values[0]))))
-        stage = self._temporary_tables.copy(connection, target, [*values, sequence], has_sequence=True)
+        if len(values[0]) >= _COPY_ROWS and target.others:
+            # The database decides which keys are equal: in the type uuid, keys with different text may be equal.
+            sequence = list(map(str, range(len(values[0]))))
+            if stage := self._copy_to_temporary_table(connection, target, [*values, sequence], has_sequence=True):
+                self._update_from(connection, target, stage)
+                return
+        super().update(connection, target, values)
+
+    def _update_from(self, connection: Connection, target: Target, stage: str) -> None:
+        """Update rows from a temporary table, and empty it."""
         last = (
             f"SELECT DISTINCT ON ({', '.join(target.keys)}) {', '.join(target.names)} FROM {stage} "
             f"ORDER BY {', '.join(target.keys)}, {SEQUENCE} DESC"
@@ -218,6 +226,30 @@ class PostgresqlDatabase(Database):
             connection, f"UPDATE {target.table.quoted} AS target SET {changes} FROM ({last}) AS stage WHERE {keys}"
         )
         self.run_statement(connection, f"TRUNCATE {stage}")
+
+    def _copy_to_temporary_table(
+        self, connection: Connection, target: Target, values: list[Sequence[Any]], *, has_sequence: bool = False
+    ) -> str | None:
+        """Copy rows to a temporary table, and return its name, or None if the user lacks a privilege for this.
+
+        The user may not create temporary tables, or may not read all columns of the target. Call this method before
+        the run has written anything.
+        """
+        table = target.table.quoted
+        if table in self._without_temporary_table:
+            return None
+        try:
+            return self._temporary_tables.copy(connection, target, values, has_sequence=has_sequence)
+        except psycopg.errors.InsufficientPrivilege as error:
+            logger.warning(
+                "Table %s: the user may not copy rows to a temporary table (%s); writing rows with one statement each, "
+                "which is slower",
+                table,
+                self.error_text(error),
+            )
+        self.roll_back_to_savepoint(connection)
+        self._without_temporary_table.add(table)
+        return None
 
     def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
         """Execute a statement for each row. If there are several, prepare it for these rows only.
