@@ -10,8 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from headrace.api.errors import DataError
 from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
-from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, Schema, struct
+from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA, Schema, struct
 from support import postgres
 from support.jdbc_sink import item, put, put_after_change, record
 
@@ -178,3 +179,60 @@ def test_users_who_may_not_read_the_columns_that_they_update_can_update_many_row
     database.execute("REVOKE ALL ON items FROM limited; GRANT SELECT (id), UPDATE (name, price) ON items TO limited")
     put(limited_url, [item(number) for number in range(MANY)], insert__mode="update", pk__mode="record_key")
     assert query(database, "SELECT count(name) FROM items") == [(MANY,)]
+
+
+class TestDeferredConstraints:
+    """Tests with constraints that PostgreSQL checks at COMMIT."""
+
+    @pytest.mark.parametrize("count", [5, MANY])
+    @pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+    def test_only_records_that_violate_a_foreign_key_are_rejected(
+        self, url: str, database: Database, mode: str, count: int
+    ) -> None:
+        database.execute("CREATE TABLE owners (name text PRIMARY KEY)")
+        database.execute("INSERT INTO owners SELECT 'n' || id FROM generate_series(0, 99) AS id WHERE id NOT IN (1, 3)")
+        database.execute("CREATE TABLE items (id int PRIMARY KEY, name text, price float8 CHECK (price > 0))")
+        database.execute("ALTER TABLE items ADD FOREIGN KEY (name) REFERENCES owners DEFERRABLE INITIALLY DEFERRED")
+        if mode == "update":
+            database.execute("INSERT INTO items SELECT generate_series(0, 99)")
+        records = [item(number, price=-1.0 if number == 2 else 1.0) for number in range(count)]
+        run = put(url, records, insert__mode=mode, pk__mode="record_key", errors__tolerance="all")
+        assert [found.offset for found, _ in run.reported] == [1, 2, 3]
+        assert "is not present in table" in str(run.reported[0][1])
+        assert "items_price_check" in str(run.reported[1][1])
+        assert query(database, "SELECT count(name) FROM items") == [(count - 3,)]
+
+    @pytest.mark.parametrize("mode", ["insert", "upsert"])
+    def test_only_records_that_violate_a_unique_constraint_are_rejected(
+        self, url: str, database: Database, mode: str
+    ) -> None:
+        database.execute("CREATE TABLE items (id int PRIMARY KEY, name text, price float8)")
+        database.execute("ALTER TABLE items ADD UNIQUE (name) DEFERRABLE INITIALLY DEFERRED")
+        records = [*(item(number) for number in range(MANY)), item(MANY, "n3"), item(MANY + 1)]
+        run = put(url, records, insert__mode=mode, pk__mode="record_key", errors__tolerance="all")
+        assert [found.offset for found, _ in run.reported] == [MANY]
+        assert query(database, "SELECT count(*), max(id) FROM items") == [(MANY + 1, MANY + 1)]
+
+    def test_records_that_refer_to_later_records_are_written_although_another_record_is_rejected(
+        self, url: str, database: Database
+    ) -> None:
+        database.execute("CREATE TABLE items (id int PRIMARY KEY, name text UNIQUE, price float8)")
+        database.execute("ALTER TABLE items ADD parent text REFERENCES items (name) DEFERRABLE INITIALLY DEFERRED")
+        schema = struct([("id", INT32_SCHEMA), ("name", STRING_SCHEMA), ("parent", STRING_SCHEMA)])
+        parents = {MANY - 1: "n0", 7: "missing"}  # the parent of any other record is the next record
+        rows = [{"id": n, "name": f"n{n}", "parent": parents.get(n, f"n{n + 1}")} for n in range(MANY)]
+        rows[0]["parent"] = "n0"
+        records = [record(n, row, schema, key={"id": n}) for n, row in enumerate(rows)]
+        run = put(url, records, errors__tolerance="all", **UPSERT)
+        assert [found.offset for found, _ in run.reported] == [1, 2, 3, 4, 5, 6, 7]
+        assert query(database, "SELECT count(*) FROM items") == [(MANY - 7,)]
+
+    def test_record_that_violates_a_foreign_key_fails_the_task_if_errors_are_not_tolerated(
+        self, url: str, database: Database
+    ) -> None:
+        database.execute("CREATE TABLE owners (name text PRIMARY KEY); INSERT INTO owners VALUES ('n0'), ('n2')")
+        database.execute("CREATE TABLE items (id int, name text, price float8)")
+        database.execute("ALTER TABLE items ADD FOREIGN KEY (name) REFERENCES owners DEFERRABLE INITIALLY DEFERRED")
+        with pytest.raises(DataError, match=r"rejects record items-0@1 for table .items."):
+            put(url, [item(number) for number in range(3)])
+        assert query(database, "SELECT count(*) FROM items") == [(0,)]

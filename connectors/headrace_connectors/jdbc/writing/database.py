@@ -337,6 +337,9 @@ class Database(ABC):
     def begin(self, connection: Connection) -> None:  # noqa: B027 - most drivers begin transactions implicitly
         """Begin a transaction."""
 
+    def check_constraints_immediately(self, connection: Connection) -> None:  # noqa: B027 - only some databases can defer
+        """Check all constraints at the end of each statement of the open transaction, not at COMMIT."""
+
     @contextmanager
     def savepoint(self, connection: Connection) -> Iterator[None]:
         """Run the `with` block in a savepoint. If the block raises an exception, undo what it has written."""

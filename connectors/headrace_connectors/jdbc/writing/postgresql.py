@@ -303,6 +303,10 @@ class PostgresqlDatabase(Database):
             (accepts_copy,) = cursor.fetchone()
         return bool(accepts_copy)
 
+    def check_constraints_immediately(self, connection: Connection) -> None:
+        """Check deferrable constraints at the end of each statement of the open transaction."""
+        self.run_statement(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+
     def transaction_failed(self) -> None:
         """Forget the temporary tables, which a rollback may have removed."""
         self._temporary_tables.clear()

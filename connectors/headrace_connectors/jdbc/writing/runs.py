@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -34,6 +34,12 @@ class Run:
         """Return the rows from index `start` up to, but not including, index `end`."""
         values = [column[start:end] for column in self.values]
         return Run(self.table, self.columns, values, self.indexes[start:end], self.is_delete)
+
+    def without(self, indexes: Container[int]) -> Run:
+        """Return the rows whose records do not have these indexes."""
+        kept = [row for row, index in enumerate(self.indexes) if index not in indexes]
+        values: list[Sequence[Any]] = [[column[row] for row in kept] for column in self.values]
+        return Run(self.table, self.columns, values, [self.indexes[row] for row in kept], self.is_delete)
 
 
 class RunBuilder:

@@ -31,6 +31,7 @@ class Writer:
         self._records = records
         self._tolerates_errors = tolerates_errors
         self._errors: dict[int, Exception] = {}
+        self._rejected: list[tuple[Run, Target]] = []
         self._has_fresh_tables = False
 
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
@@ -47,20 +48,70 @@ class Writer:
             if self._has_fresh_tables or not self._database.is_missing_object(error):
                 raise
             logger.warning("A table has changed (%s), reading its columns again", self._database.error_text(error))
-        self._connection.rollback()
-        self._database.transaction_failed()
+        self._roll_back()
         self._tables.clear()
-        self._errors.clear()
         self._has_fresh_tables = True
         return self._write(runs)
 
     def _write(self, runs: Sequence[Run]) -> dict[int, Exception]:
+        self._errors.clear()
         targets = [(run, target) for run in runs if (target := self._target(run)) is not None]
+        missing = dict(self._errors)
+        self._write_runs(targets)
+        try:
+            self._connection.commit()
+        except self._database.driver_error as error:
+            if not self._database.is_record_error(error):
+                raise
+            logger.info(
+                "%s: a record violates a constraint that is checked at COMMIT (%s), looking for the records at fault",
+                self._database.address,
+                self._database.error_text(error),
+            )
+            self._roll_back()
+            self._errors = missing
+            self._write_without_violations(targets)
+        return self._errors
+
+    def _write_runs(self, targets: Sequence[tuple[Run, Target]]) -> None:
         self._database.begin(self._connection)
         for run, target in targets:
-            self._write_run(run, target)
+            if len(run):
+                self._write_run(run, target)
+
+    def _write_without_violations(self, targets: Sequence[tuple[Run, Target]]) -> None:
+        """Write the runs, and reject the records that violate constraints which the database checks at COMMIT."""
+        finder = Writer(self._database, self._tables, self._connection, self._records, tolerates_errors=True)
+        violations = finder._find_violations(targets)
+        self._roll_back()
+        if violations and not self._tolerates_errors:
+            index = min(violations)
+            raise RecordErrors({index: violations[index]})
+        self._errors |= violations
+        self._write_runs([(run.without(violations), target) for run, target in targets])
         self._connection.commit()
-        return self._errors
+
+    def _find_violations(self, targets: Sequence[tuple[Run, Target]]) -> dict[int, Exception]:
+        """Write the runs while constraints are checked immediately, and return the errors of rejected records by index.
+
+        A record may refer to a later record. This method therefore writes rejected records again, the last record
+        first, until the database accepts no more of them. The caller must roll back the transaction.
+        """
+        self._database.begin(self._connection)
+        self._database.check_constraints_immediately(self._connection)
+        count = sum(len(run) for run, _ in targets)
+        while True:
+            self._errors, self._rejected = {}, []
+            for run, target in targets:
+                self._write_run(run, target)
+            if len(self._rejected) in (0, count):
+                return self._errors
+            count = len(self._rejected)
+            targets = self._rejected[::-1]
+
+    def _roll_back(self) -> None:
+        self._connection.rollback()
+        self._database.transaction_failed()
 
     def _target(self, run: Run) -> Target | None:
         try:
@@ -99,3 +150,4 @@ class Writer:
         if not self._tolerates_errors:
             raise RecordErrors({index: error}) from cause
         self._errors[index] = error
+        self._rejected.append((run, target))
