@@ -12,7 +12,15 @@ import pytest
 
 from headrace.api.errors import DataError
 from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
-from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA, Schema, struct
+from headrace.data.schema import (
+    FLOAT64_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+    struct,
+)
 from support import postgres
 from support.jdbc_sink import item, put, put_after_change, record
 
@@ -118,6 +126,20 @@ def test_inserts_follow_the_rules_of_a_table(url: str, database: Database, count
     put_after_change(url, first, lambda: database.execute(move), second)
     assert query(database, "SELECT count(*), max(id) FROM items") == [(count, count - 1)]
     assert query(database, "SELECT count(*), min(id) FROM other") == [(count, count)]
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+def test_column_is_added_if_several_fields_match_a_column_when_case_is_ignored(
+    url: str, database: Database, count: int
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    schema = struct([("id", INT32_SCHEMA), ("name", STRING_SCHEMA), ("NAME", OPTIONAL_STRING_SCHEMA)])
+    records = [record(n, {"id": n, "name": "lower", "NAME": "upper"}, schema, key={"id": n}) for n in range(count)]
+    run = put(url, records, errors__tolerance="all", **UPSERT)
+    assert len(run.reported) == count
+    assert "missing fields (NAME) and auto-evolution is disabled" in str(run.reported[0][1])
+    put(url, records, auto__evolve="true", **UPSERT)
+    assert query(database, 'SELECT name, "NAME", count(*) FROM items GROUP BY 1, 2') == [("lower", "upper", count)]
 
 
 @pytest.fixture

@@ -259,6 +259,21 @@ class TestTables:
         with pytest.raises(DataError, match="add missing fields id, as the fields are not optional"):
             put(url, [item(2)], auto__evolve="true")
 
+    @pytest.mark.parametrize(
+        ("names", "missing"), [(("id", "name", "NAME"), "NAME"), (("id", "Name", "NAME"), "Name, NAME")]
+    )
+    def test_record_is_rejected_if_several_fields_match_a_column_when_case_is_ignored(
+        self, url: str, database: Path, names: tuple[str, ...], missing: str
+    ) -> None:
+        query(database, "CREATE TABLE items (id INTEGER, name TEXT)")
+        schema = struct([(name, OPTIONAL_STRING_SCHEMA) for name in names])
+        records = [record(0, dict.fromkeys(names, "1"), schema)]
+        with pytest.raises(DataError, match=rf"missing fields \({missing}\) and auto-evolution is disabled"):
+            put(url, records)
+        with pytest.raises(DataError, match=f"Cannot add the columns {missing} to table items: duplicate column name"):
+            put(url, records, auto__evolve="true")
+        assert query(database, "SELECT * FROM items") == []
+
     def test_existing_table_and_columns_are_used_if_their_names_match_when_case_is_ignored(
         self, url: str, database: Path
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from headrace.api.errors import ConnectError, DataError
@@ -86,7 +87,7 @@ class TableCache:
             )
         problem = self._run_ddl(connection, run.table, self._database.add_columns(table, missing))
         found = self._database.find_table(run.table)
-        if found is None or any(found.column(column.name) is None for column in missing):
+        if found is None or _missing_columns(found, run):
             raise self._ddl_error(f"Cannot add the columns {names} to table {run.table}", problem)
         return found
 
@@ -118,4 +119,15 @@ class TableCache:
 
 
 def _missing_columns(table: ExistingTable, run: Run) -> list[Column]:
-    return [column for column in run.columns if table.column(column.name) is None]
+    """Return the columns of the run that the table does not have.
+
+    Several columns of the run may match one column of the table if case is ignored. Of these, only the column with
+    exactly this name exists.
+    """
+    found = [table.column(column.name) for column in run.columns]
+    matches = Counter(found)
+    return [
+        column
+        for column, name in zip(run.columns, found, strict=True)
+        if name is None or (name != column.name and matches[name] > 1)
+    ]
