@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.api.errors import DataError
+from headrace.api.errors import ConnectError, DataError
 from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
 from headrace.data.schema import (
     FLOAT64_SCHEMA,
@@ -140,6 +140,18 @@ def test_column_is_added_if_several_fields_match_a_column_when_case_is_ignored(
     assert "missing fields (NAME) and auto-evolution is disabled" in str(run.reported[0][1])
     put(url, records, auto__evolve="true", **UPSERT)
     assert query(database, 'SELECT name, "NAME", count(*) FROM items GROUP BY 1, 2') == [("lower", "upper", count)]
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_values_for_a_column_that_is_generated_always_as_identity_are_never_written(
+    url: str, database: Database, mode: str, count: int
+) -> None:
+    database.execute("CREATE TABLE items (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, price float8)")
+    with pytest.raises(ConnectError, match=r"cannot insert a non-DEFAULT value into column .id."):
+        put(url, [item(number) for number in range(count)], insert__mode=mode, pk__mode="record_key")
+    put(url, [item(number) for number in range(count)], fields__whitelist="name,price")
+    assert query(database, "SELECT count(*), min(id) FROM items") == [(count, 1)]
 
 
 @pytest.fixture

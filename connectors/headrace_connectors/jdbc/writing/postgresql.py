@@ -28,6 +28,7 @@ from headrace_connectors.jdbc.postgresql import postgresql_engine
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.url import JdbcUrl
 from headrace_connectors.jdbc.writing.database import (
+    PARAMETER,
     Connection,
     Convert,
     Database,
@@ -94,6 +95,7 @@ class PostgresqlDatabase(Database):
         self._temporary_tables = TemporaryTables()
         self._without_temporary_table = set()
         self._copies = {}
+        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it logs a warning for each statement that fails
         connection = super().connect()
         connection.prepared_max = _PREPARED_MAX
         return connection
@@ -184,8 +186,7 @@ class PostgresqlDatabase(Database):
 
     def insert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
         """Insert rows, with COPY if there are many."""
-        statement = f"INSERT INTO {target.table.quoted} DEFAULT VALUES"
-        if len(values[0]) >= _COPY_ROWS and self._accepts_copy(connection, target, statement):
+        if len(values[0]) >= _COPY_ROWS and self._accepts_copy(connection, target):
             copy_rows(connection, target.table.quoted, target.names, values)
         else:
             super().insert(connection, target, values)
@@ -273,9 +274,7 @@ class PostgresqlDatabase(Database):
         if not attempts.is_due:
             attempts.skip()
             return False
-        upsert = f"INSERT INTO {target.table.quoted} ({', '.join(target.keys)}) SELECT {', '.join(target.keys)}"
-        upsert += f" FROM {target.table.quoted} WHERE false {_on_conflict(target)}"
-        if not self._accepts_copy(connection, target, upsert):
+        if not self._accepts_copy(connection, target, _on_conflict(target)):
             attempts.failed()
             return False
         self.run_statement(connection, "SAVEPOINT headrace_copy")  # released together with the savepoint of the run
@@ -288,17 +287,19 @@ class PostgresqlDatabase(Database):
         attempts.succeeded()
         return True
 
-    def _accepts_copy(self, connection: Connection, target: Target, statement: str) -> bool:
+    def _accepts_copy(self, connection: Connection, target: Target, on_conflict: str = "") -> bool:
         """Whether COPY writes rows to the target as INSERT does. COPY ignores rules and rejects row-level security.
 
-        EXPLAIN of `statement` locks the table and its constraints, so that the answer is valid until the transaction
-        ends. Raises the driver's exception if `statement` would fail because of these.
+        EXPLAIN of the INSERT locks the table and its constraints, so that the answer is valid until the transaction
+        ends. It raises the driver's exception if all rows would fail. For example, a column is GENERATED ALWAYS AS
+        IDENTITY, which COPY ignores, or the table has no constraint for `on_conflict`.
         """
         if target.table.kind not in _COPY_KINDS:
             return False
+        insert = self.insert_sql(target).replace(PARAMETER, "NULL")
         table = Literal(target.table.quoted).as_string(connection)
         with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN {statement}; {_ACCEPTS_COPY} WHERE oid = {table}::pg_catalog.regclass")
+            cursor.execute(f"EXPLAIN {insert} {on_conflict}; {_ACCEPTS_COPY} WHERE oid = {table}::pg_catalog.regclass")
             cursor.nextset()
             (accepts_copy,) = cursor.fetchone()
         return bool(accepts_copy)
