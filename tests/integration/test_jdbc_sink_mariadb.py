@@ -36,6 +36,7 @@ pytestmark = [
 ]
 
 COUNT = 50
+ONLY_ID = struct([("id", INT32_SCHEMA)])
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +186,34 @@ def test_sink_retries_after_the_server_reports_a_deadlock(url: str, database: An
         )
     put(url, [item(2)])
     assert query(database, "SELECT id FROM items ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
+@pytest.mark.parametrize("key", ["", "PRIMARY KEY"])
+def test_only_records_that_do_not_fit_are_rejected_if_the_table_has_no_transactions(
+    url: str, database: Any, engine: str, key: str
+) -> None:
+    query(database, f"CREATE TABLE items (id INT {key}, name VARCHAR(5), price DOUBLE) ENGINE={engine}")
+    records = [item(number, "too long" if number in (30, 31) else "ok") for number in range(COUNT)]
+    others = [record(number, {"id": number}, ONLY_ID, topic="others", key={"id": number}) for number in range(COUNT)]
+    run = put(url, [*records, *others], errors__tolerance="all", pk__mode="record_key")
+    assert [found.offset for found, _ in run.reported] == [30, 31]
+    assert query(database, "SELECT count(*) FROM others") == [(COUNT,)]
+    found = query(database, "SELECT count(*), count(DISTINCT id), max(name) FROM items")
+    assert found == [(COUNT - 2, COUNT - 2, "ok")]
+
+
+@pytest.mark.parametrize("state", ["02000", "45000"])
+def test_rows_that_a_trigger_rejects_are_reported(url: str, database: Any, state: str) -> None:
+    put(url, [item(0)])
+    with database.cursor() as cursor:
+        cursor.execute(
+            "CREATE TRIGGER check_item BEFORE INSERT ON items FOR EACH ROW "
+            f"IF NEW.id = 7 THEN SIGNAL SQLSTATE '{state}' SET MESSAGE_TEXT = 'not seven'; END IF"
+        )
+    run = put(url, [item(number) for number in range(1, COUNT)], errors__tolerance="all")
+    assert [found.offset for found, _ in run.reported] == [7]
+    assert query(database, "SELECT count(*) FROM items") == [(COUNT - 1,)]
 
 
 def test_error_for_an_unreachable_server_names_its_address() -> None:

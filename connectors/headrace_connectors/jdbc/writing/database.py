@@ -52,6 +52,8 @@ class ExistingTable(NamedTuple):
     """The columns that store all numbers as floating-point numbers (SQLite)."""
     texts: frozenset[str] = frozenset()
     """The columns that store text unchanged (SQLite)."""
+    is_transactional: bool = True
+    """Whether a rollback undoes writes to the table. In MySQL, this depends on the table's storage engine."""
 
     def column(self, name: str) -> str | None:
         """Return the column with exactly this name, or else the only column that matches it when case is ignored.

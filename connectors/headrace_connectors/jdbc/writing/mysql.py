@@ -24,7 +24,7 @@ from headrace_connectors.jdbc.writing.database import Connection, Database, Exis
 from headrace_connectors.jdbc.writing.fields import Column
 
 _KEY_LENGTH = 255
-_OF_RECORDS = frozenset({1118, 1153, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1644, 1690, 3140, 3819, 4025})
+_OF_RECORDS = frozenset({1118, 1153, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1643, 1644, 1690, 3140, 3819, 4025})
 """Server errors about the data of a row which PyMySQL does not raise as DataError or IntegrityError."""
 _CHARACTERS_OF_OTHER_TYPES = 80
 """An upper bound of the length of all other values. The longest of these values are decimals with 65 digits."""
@@ -34,6 +34,10 @@ _STRICT = "SET sql_mode = CONCAT_WS(',', NULLIF(@@sql_mode, ''), 'STRICT_TRANS_T
 _COLUMNS = """
     SELECT column_name, data_type FROM information_schema.columns
     WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s ORDER BY ordinal_position
+"""
+_HAS_TRANSACTIONS = """
+    SELECT engines.transactions FROM information_schema.tables JOIN information_schema.engines USING (engine)
+    WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
 """
 
 
@@ -116,7 +120,10 @@ class MysqlDatabase(Database):
         # SQLAlchemy parses SHOW CREATE TABLE and misreads names with backticks.
         rows = list(connection.exec_driver_sql(_COLUMNS, (schema, name)))
         instants = frozenset(name for name, kind in rows if kind == "timestamp")
-        return table._replace(columns=tuple(name for name, _ in rows), instants=instants)
+        has_transactions = connection.exec_driver_sql(_HAS_TRANSACTIONS, (schema, name)).scalar()  # None for a view
+        return table._replace(
+            columns=tuple(name for name, _ in rows), instants=instants, is_transactional=has_transactions != "NO"
+        )
 
     def upsert_sql(self, target: Target) -> str:
         """Return INSERT with ON DUPLICATE KEY UPDATE."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from headrace.api.errors import DataError, RecordErrors
 from headrace.data.sink_records import SinkRecords
@@ -75,7 +76,8 @@ class Writer:
 
     def _write_runs(self, targets: Sequence[tuple[Run, Target]]) -> None:
         self._database.begin(self._connection)
-        for run, target in targets:
+        # Write to tables without transactions at the end: after a write to an Aria table, MariaDB sets no savepoint.
+        for run, target in sorted(targets, key=lambda each: not each[1].table.is_transactional):
             if len(run):
                 self._write_run(run, target)
 
@@ -123,9 +125,17 @@ class Writer:
             return None
 
     def _write_run(self, run: Run, target: Target) -> None:
-        """Write the rows of a run. If the database rejects them, halve the run repeatedly to find the bad rows."""
+        """Write the rows of a run. If the database rejects them, halve the run repeatedly to find the bad rows.
+
+        Rows of a table without transactions are written one by one, because the rows before a bad row would remain.
+        """
+        is_transactional = target.table.is_transactional
+        if not is_transactional and len(run) > 1:
+            for row in range(len(run)):
+                self._write_run(run.part(row, row + 1), target)
+            return
         try:
-            with self._database.savepoint(self._connection):
+            with self._database.savepoint(self._connection) if is_transactional else nullcontext():
                 self._database.write(self._connection, target, run)
         except (DataError, self._database.driver_error) as error:
             if not isinstance(error, DataError) and not self._database.is_record_error(error):
