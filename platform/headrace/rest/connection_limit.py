@@ -1,10 +1,12 @@
-"""Limits the connections to a REST server, so that idle clients do not use all file descriptors of the worker.
+"""Limits the connections to a REST server, so that slow or idle clients do not use all file descriptors of the worker.
 
-A connection that has not sent a complete request head is closed after `REQUEST_HEAD_TIMEOUT_S`. A server has at most
-half as many connections as the process may have open files.
+A connection is idle while the worker waits for the client: for a request head, for more of a request body, or until the
+client reads a response. An idle connection is closed after `IDLE_TIMEOUT_S`. This timeout starts again whenever a part
+of a body arrives, but not when a part of a request head arrives.
 
-At the limit, a new connection replaces the oldest connection that has not sent a request. If all connections have sent
-a request, the new connection is closed.
+A server has at most half as many connections as the process may have open files. At this limit, a new connection
+replaces the idle connection whose current request is the oldest. If no connection is idle, the new connection is
+closed.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ import asyncio
 import logging
 import sys
 import time
-from typing import Any, cast
+from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 log = logging.getLogger(__name__)
 
-REQUEST_HEAD_TIMEOUT_S = 20.0
+IDLE_TIMEOUT_S = 20.0
 CONNECTIONS_MAX = 1024
 LOG_INTERVAL_S = 60.0
 
@@ -41,29 +43,62 @@ class LimitedHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept or close a new connection."""
-        self.accepted_s = time.monotonic()
         super().connection_made(transport)
-        self._head_timer = asyncio.get_running_loop().call_later(REQUEST_HEAD_TIMEOUT_S, self._close_if_idle)
+        self.request_since_s = self._body_received_s = self._write_paused_s = time.monotonic()
+        self._check_later(IDLE_TIMEOUT_S)
         if len(self.connections) > connection_limit():
             self._log_limit()
-            waiting = [each for each in self.connections if each is not self and each.cycle is None]
-            oldest = min(waiting, key=lambda each: each.accepted_s, default=self)
-            cast("asyncio.Transport", oldest.transport).abort()
+            idle = [each for each in self.connections if each is not self and each.idle_since_s() is not None]
+            replaced = min(idle, key=lambda each: each.request_since_s, default=self)
+            replaced.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timer for the request head."""
-        self._head_timer.cancel()
+        """Cancel the timer of the idle timeout."""
+        self._idle_timer.cancel()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Handle a part of a request."""
+        self._body_received_s = time.monotonic()
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request on this connection."""
+        self.request_since_s = time.monotonic()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Stop writing, because the client does not read the response."""
+        self._write_paused_s = time.monotonic()
+        super().pause_writing()
+
+    def idle_since_s(self) -> float | None:
+        """Return when the worker began to wait for the client. Return None if it does not wait for the client."""
+        if self.cycle is None or self.cycle.response_complete:
+            return self.request_since_s
+        if self.flow.write_paused:
+            return self._write_paused_s
+        if self.cycle.more_body and not self.flow.read_paused:
+            return self._body_received_s
+        return None
+
+    def _check_later(self, delay_s: float) -> None:
+        self._idle_timer = asyncio.get_running_loop().call_later(delay_s, self._close_if_idle)
+
     def _close_if_idle(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
+        since_s = self.idle_since_s()
+        remaining_s = IDLE_TIMEOUT_S if since_s is None else since_s + IDLE_TIMEOUT_S - time.monotonic()
+        if remaining_s <= 0:
+            self.transport.abort()  # `close` would wait until the client has read what was written
+        else:
+            self._check_later(remaining_s)
 
     def _log_limit(self) -> None:
         kind: Any = type(self)
         if time.monotonic() - kind._last_logged_s >= LOG_INTERVAL_S:
             kind._last_logged_s = time.monotonic()
             log.warning(
-                "REST server: %d connections are open, which is the limit; closing connections that send no request",
+                "REST server: %d connections are open, which is the limit; each new connection replaces the oldest "
+                "connection on which the worker waits for the client",
                 connection_limit(),
             )

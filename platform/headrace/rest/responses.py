@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -137,15 +137,21 @@ async def json_body(request: Request) -> Any:
 
 
 async def raw_body(request: Request) -> bytes:
-    """Return the request body, and keep it for later calls and for `forward`. Raises PayloadTooLargeError."""
+    """Return the request body, and keep it for later calls and for `forward`.
+
+    Raises PayloadTooLargeError, BadRequestError.
+    """
     known: bytes | None = getattr(request.state, "body", None)
     if known is not None:
         return known
     body = bytearray()
-    async for block in request.stream():
-        body += block
-        if len(body) > BODY_SIZE_MAX:
-            raise PayloadTooLargeError(f"The request's body is larger than {BODY_SIZE_MAX} bytes")
+    try:
+        async for block in request.stream():
+            body += block
+            if len(body) > BODY_SIZE_MAX:
+                raise PayloadTooLargeError(f"The request's body is larger than {BODY_SIZE_MAX} bytes")
+    except ClientDisconnect:
+        raise BadRequestError("The connection was closed before the request's body was complete") from None
     request.state.body = bytes(body)
     return request.state.body  # type: ignore[no-any-return]
 

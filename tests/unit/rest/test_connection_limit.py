@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.herder.base import BaseHerder
 from headrace.rest import connection_limit
 from headrace.rest.server import RestServer
 from headrace.runtime.worker_config import WorkerConfig
@@ -34,10 +35,10 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
     await server.stop(time.monotonic())
 
 
-async def get(port: int) -> bytes:
+async def get(port: int, path: str = "/connectors") -> bytes:
     """Send a request and return the first line of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /connectors HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n")
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n".encode())
     try:
         return await asyncio.wait_for(reader.readline(), 5)
     finally:
@@ -56,12 +57,82 @@ async def test_new_connection_replaces_the_oldest_idle_connection(port: int, mon
         writer.close()
 
 
-async def test_connection_without_a_request_is_closed_after_a_timeout(
-    port: int, monkeypatch: pytest.MonkeyPatch
+HALF_HEAD = b"GET /connectors HT"
+HALF_BODY = b"PUT /connectors/orders/config HTTP/1.1\r\nHost: worker\r\nContent-Length: 1000\r\n\r\n{"
+
+
+async def respond_and_send(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a request, read the response, and send the beginning of another request on the same connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /connectors HTTP/1.1\r\nHost: worker\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+    assert await reader.readexactly(2) == b"[]"
+    writer.write(sent)
+    return reader, writer
+
+
+async def send_requests(writer: asyncio.StreamWriter, request: bytes) -> None:
+    """Send requests until the connection breaks. Their responses do not fit into the buffers of the connection."""
+    writer.write(request * 1000)
+    while True:
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(request)
+
+
+@pytest.mark.parametrize("sent", [HALF_HEAD, HALF_BODY], ids=["head", "body"])
+async def test_new_connection_replaces_a_connection_with_an_incomplete_later_request(
+    port: int, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limit, "REQUEST_HEAD_TIMEOUT_S", 0.1)
-    for sent in (b"", b"GET /connectors HT"):
+    monkeypatch.setattr(connection_limit, "CONNECTIONS_MAX", 5)
+    idle = [await respond_and_send(port, sent) for _ in range(8)]
+    for _ in range(3):
+        assert await get(port) == b"HTTP/1.1 200 OK\r\n"
+    for _, writer in idle:
+        writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", HALF_HEAD, HALF_BODY], ids=["nothing", "head", "body"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["first request", "later request"])
+async def test_connection_with_an_incomplete_request_is_closed_after_a_timeout(
+    port: int, sent: bytes, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limit, "IDLE_TIMEOUT_S", 0.1)
+    if is_first:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-        writer.close()
+    else:
+        reader, writer = await respond_and_send(port, sent)
+    assert await asyncio.wait_for(reader.read(), 3) == b""
+    writer.close()
+
+
+async def test_connection_whose_client_does_not_read_responses_is_closed_after_a_timeout(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limit, "IDLE_TIMEOUT_S", 0.3)
+    _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(send_requests(writer, b"GET /openapi.json HTTP/1.1\r\nHost: worker\r\n\r\n"), 5)
+    writer.close()
+
+
+async def test_connection_with_a_slow_body_is_not_closed_while_parts_arrive(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limit, "IDLE_TIMEOUT_S", 0.5)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"PATCH /connectors/orders/config HTTP/1.1\r\nHost: worker\r\nContent-Length: 10\r\n\r\n")
+    for byte in b'{"a":  "b"':
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.1)
+    assert await asyncio.wait_for(reader.readline(), 5) == b"HTTP/1.1 400 Bad Request\r\n"
+    writer.close()
+
+
+async def test_connection_is_not_closed_while_its_request_is_executed(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limit, "IDLE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(BaseHerder, "wait_for_types", lambda _: asyncio.sleep(0.5))
+    assert await get(port, "/connectors/orders") == b"HTTP/1.1 404 Not Found\r\n"
