@@ -245,6 +245,18 @@ def test_restart_request_to_any_worker_restarts_only_the_failed_task(
     assert healthy.starts() == healthy_starts
 
 
+def test_all_workers_report_a_task_as_failed_if_its_error_does_not_fit_into_a_record(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
+    flag = tmp_path / "fails"
+    failing = Monitored(tmp_path, "failing", 2, {"fails.while": str(flag)}).create(workers[0])
+    (tmp_path / "text").write_text("x" * 1_500_000)
+    (tmp_path / "text").rename(flag)
+    for worker in workers:
+        for task in range(failing.tasks):
+            worker.wait_for_task_state(failing.name, task, "FAILED", 30)
+
+
 def test_task_statuses_match_the_number_of_tasks_after_each_configuration_change(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:

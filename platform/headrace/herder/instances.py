@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,11 +15,11 @@ from typing import Any
 from headrace.herder import core
 from headrace.herder.assignment import Assignment
 from headrace.herder.herder import StartCounts
-from headrace.herder.traces import exception_line
 from headrace.metrics import logs
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.spec import InstanceId, TaskSpec
+from headrace.runtime.traces import exception_line, trace_of
 from headrace.runtime.worker import CallTimeout, Events, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import OffsetStore
@@ -322,5 +321,4 @@ def _kind(instance: InstanceId) -> str:
 
 
 def _trace(error: BaseException) -> str:
-    text = error.trace if isinstance(error, RemoteError) else "".join(traceback.format_exception(error))
-    return logs.secrets.mask(text)
+    return error.trace if isinstance(error, RemoteError) else trace_of(error)

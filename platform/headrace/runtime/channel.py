@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import logging
 import socket
-import traceback
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from functools import cache
@@ -20,6 +19,7 @@ import msgspec
 
 from headrace.metrics import logs
 from headrace.runtime.messages import Notification, Request, response_type
+from headrace.runtime.traces import trace_of
 
 FRAME_SIZE_MAX = 256 << 20
 
@@ -193,8 +193,7 @@ class Channel(asyncio.Protocol):
         return self._transport is not None and not self.closed.is_set() and not self._transport.is_closing()
 
     def _send_error(self, number: int, error: BaseException) -> None:
-        trace = logs.secrets.mask("".join(traceback.format_exception(error)))
-        details = _ErrorDetails(type(error).__name__, logs.secrets.mask(message_of(error)), trace)
+        details = _ErrorDetails(type(error).__name__, logs.secrets.mask(message_of(error)), trace_of(error))
         try:
             self._send(_Kind.ERROR, number, msgspec.structs.replace(details, details=getattr(error, "details", None)))
         except ChannelClosed:

@@ -24,6 +24,7 @@ from headrace.runtime import messages
 from headrace.runtime.channel import Channel, ChannelClosed, RemoteError, message_of
 from headrace.runtime.spec import ConnectorSpec, InstanceId
 from headrace.runtime.task_plugins import task_class_name, use_plugin_path
+from headrace.runtime.traces import trace_of
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -180,10 +181,7 @@ class _Context:
 
     def raise_error(self, error: Exception) -> None:
         """Fail the connector."""
-        import traceback
-
-        trace = logs.secrets.mask("".join(traceback.format_exception(error)))
-        self._worker_connector.notify(messages.StateChanged(self._instance, "FAILED", trace))
+        self._worker_connector.notify(messages.StateChanged(self._instance, "FAILED", trace_of(error)))
 
 
 def _returnable(function: Callable[..., _T], *arguments: Any) -> _T:

@@ -13,7 +13,6 @@ import itertools
 import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -26,6 +25,7 @@ from headrace.runtime.counters import Counters
 from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.task_plugins import Plugins
+from headrace.runtime.traces import trace_of
 from headrace_broker.client.errors import ClientError, ClosedError
 
 log = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ class WorkerTask:
             was_interrupted = isinstance(error, ClosedError) or not isinstance(error, Exception)
             if not (was_interrupted and self.stopping.is_set()):
                 missing_modules.add_note(error, type(self.task))
-                state, trace = "FAILED", logs.secrets.mask("".join(traceback.format_exception(error)))
+                state, trace = "FAILED", trace_of(error)
                 is_restarted = RestartPolicy.from_config(self.spec.connector_config).is_enabled
                 log.exception(
                     "Task %s: threw an uncaught and unrecoverable exception. Task is being killed%s",

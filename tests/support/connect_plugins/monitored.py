@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from headrace.api import (
     Config,
@@ -33,7 +34,9 @@ class MonitoredConfig(Config):
     tasks: int = key("tasks", default=1, doc="The number of tasks.")
     interval_ms: int = key("interval.ms", default=20, doc="The time between two records of a task.")
     blocks_in: str = key("blocks.in", default="", doc="The call that never returns, for example 'task poll'.")
-    fails_while: str = key("fails.while", default="", doc="The tasks fail while this file exists.")
+    fails_while: str = key(
+        "fails.while", default="", doc="The tasks fail while this file exists. Its content is part of the error."
+    )
     number: int = key("number", default=0, doc="The number of the task.")
 
 
@@ -64,7 +67,7 @@ class MonitoredSourceTask(_Monitored, SourceTask[MonitoredConfig]):
     def poll(self) -> Sequence[SourceRecord]:
         """Return the next number."""
         if self.config.fails_while and os.path.exists(self.config.fails_while):
-            raise ConnectError(f"the file {self.config.fails_while} exists")
+            raise ConnectError(f"the file exists and contains {Path(self.config.fails_while).read_text()}")
         if self.config.blocks_in == "task poll":
             self.called("task poll", self.context.connector_name, self.config.number)
         self.context.wait(self.config.interval_ms / 1000)
