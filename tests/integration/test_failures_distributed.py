@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.broker import BrokerProcess, running_broker
 from support.distributed import DistributedWorker, worker_group
@@ -149,6 +149,28 @@ def test_retriable_transform_error_is_retried_and_a_failed_record_goes_to_the_de
     assert headers["__connect.errors.topic"] == "retried"
     assert headers["__connect.errors.offset"] == "1"
     worker.request("DELETE", "/connectors/retried")
+
+
+def test_sink_task_fails_if_the_dead_letter_queue_rejects_a_record(worker: DistributedWorker, directory: Path) -> None:
+    brokers, name = worker.bootstrap_servers(), "rejected"
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(f"{name}-dlq", 1, 1, config={"max.message.bytes": "300"})])[f"{name}-dlq"].result(20)
+    write_topic(brokers, name, [(b"k", b"good"), (b"k", b"bad")])
+    config = collecting_sink(
+        directory,
+        name,
+        **{
+            "errors.tolerance": "all",
+            "errors.deadletterqueue.topic.name": f"{name}-dlq",
+            "errors.deadletterqueue.context.headers.enable": "true",  # they contain the stack trace
+        },
+    )
+    worker.create(name, config)
+    worker.wait_for_task_state(name, 0, "FAILED", 30)
+    trace = worker.status(name)["tasks"][0]["trace"]
+    assert f"Could not write a record to the dead letter queue {name}-dlq" in trace
+    assert lines(directory / f"{name}.out") == ["good"]
+    worker.request("DELETE", f"/connectors/{name}")
 
 
 @pytest.mark.parametrize(

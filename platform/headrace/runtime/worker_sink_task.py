@@ -202,8 +202,9 @@ class WorkerSinkTask(WorkerTask):
         self._carry_out(effects)
 
     def _pre_commit(self, offsets: dict[TopicPartition, int], *, is_final: bool) -> None:
-        if not is_final:
+        if not is_final:  # after a final commit, the partitions are closed, whatever happens
             self.errors.raise_untolerated()
+            self.errors.wait_for_reports()
         try:
             self.errors.wait_for_reports()
             wanted = self.errors.before_untolerated(self.task.pre_commit(offsets))
