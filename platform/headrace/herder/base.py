@@ -88,6 +88,9 @@ class BaseHerder:
     async def _prepare_change(self) -> None:
         """Wait until this worker can change a connector. Raises ForwardError if only another worker can."""
 
+    def _check_membership(self) -> None:
+        """Check that no other worker can be the leader. Raises HerderError."""
+
     # Reading
 
     @property
@@ -314,6 +317,7 @@ class BaseHerder:
             pairs = requested_offsets.sink_offsets(offsets) if is_sink else requested_offsets.source_offsets(offsets)
             with stage(f"modifying offsets for connector {name}"):
                 result = await self._plugins.alter_offsets(name, config, pairs)
+                await self._check_change_of_offsets(name)
                 if is_sink:
                     await self._group_offsets.alter(name, config, pairs)
                 else:
@@ -336,6 +340,7 @@ class BaseHerder:
                 found = await (self._group_offsets.read(name, config) if is_sink else self._offsets.read_all(name))
                 offsets: OffsetPairs = [(partition, None) for partition, _ in found]
                 result = await self._plugins.alter_offsets(name, config, offsets)
+                await self._check_change_of_offsets(name)
                 if is_sink:
                     await self._group_offsets.reset(name, config)
                 else:
@@ -351,6 +356,15 @@ class BaseHerder:
         if self._state(name).target is TargetState.STOPPED:
             with stage(f"waiting until the tasks of connector {name} have stopped"):
                 await self._wait_until_tasks_end(name)
+
+    async def _check_change_of_offsets(self, name: str) -> None:
+        """Check, after a call of the plug-in, that the connector is still stopped. Raises HerderError.
+
+        If another worker has become the leader meanwhile, it may have started the connector.
+        """
+        await self._prepare_change()
+        self._check_membership()
+        self._stopped_config(name)
 
     def _stopped_config(self, name: str) -> Mapping[str, str]:
         """Return a stopped connector's configuration. Raises BadRequestError if the connector is not stopped."""

@@ -284,12 +284,16 @@ class DistributedHerder(BaseHerder):
         """Append a change to the config topic. Raises WorkerStoppingError, HerderError."""
         if self._stopping.is_set():
             raise WorkerStoppingError
+        self._check_membership()
+        await super()._append(change, description)
+
+    def _check_membership(self) -> None:
+        """Check that no other worker can be the leader. Raises HerderError."""
         if not self._running_group.has_session:
             raise HerderError(
                 "This worker has lost its membership in the group, and another worker may be the leader; the request "
                 "can be safely retried"
             )
-        await super()._append(change, description)
 
     async def _wait_until_tasks_end(self, name: str) -> None:
         """Wait until no worker runs a task of a stopped connector. Raises WorkerStoppingError, ForwardError."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from headrace.herder.errors import NotFoundError
-from headrace.stores.config_store import TargetState
+from headrace.herder.errors import BadRequestError, HerderError, NotFoundError
+from headrace.herder.standalone import StandaloneHerder
+from headrace.stores.config_store import PutTargetState, TargetState
 from support.herder import CONFIG, make_herder
 
 pytestmark = pytest.mark.anyio
@@ -67,6 +69,48 @@ async def test_restart_of_a_task_that_a_concurrent_reconfiguration_removed_fails
         await herder.restart_task("c", 1)
     await change
     assert list(herder.status("c").tasks) == [0]
+
+
+async def change_offsets(herder: StandaloneHerder, request_name: str) -> None:
+    if request_name == "reset":
+        await herder.reset_offsets("c")
+    else:
+        await herder.alter_offsets("c", [({"p": 1}, {"o": 9})])
+
+
+@pytest.mark.parametrize("request_name", ["alter", "reset"])
+async def test_offsets_are_not_changed_if_another_leader_resumes_the_connector_during_the_call_of_the_plugin(
+    tmp_path: Path, request_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herder, worker = await make_herder(tmp_path)
+    await herder.put("c", CONFIG, target=TargetState.STOPPED)
+    await herder.alter_offsets("c", [({"p": 1}, {"o": 1})])
+
+    async def resume_meanwhile(*_arguments: Any) -> bool:
+        await herder._configs.append(PutTargetState("c", TargetState.STARTED))
+        return True
+
+    monkeypatch.setattr(worker, "alter_offsets", resume_meanwhile)
+    with pytest.raises(BadRequestError, match="must be in the STOPPED state"):
+        await change_offsets(herder, request_name)
+    assert await herder.offsets("c") == [({"p": 1}, {"o": 1})]
+
+
+@pytest.mark.parametrize("request_name", ["alter", "reset"])
+async def test_offsets_are_not_changed_if_the_worker_loses_its_membership_during_the_call_of_the_plugin(
+    tmp_path: Path, request_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herder, _ = await make_herder(tmp_path)
+    await herder.put("c", CONFIG, target=TargetState.STOPPED)
+    await herder.alter_offsets("c", [({"p": 1}, {"o": 1})])
+
+    def fail() -> None:
+        raise HerderError("lost its membership")
+
+    monkeypatch.setattr(herder, "_check_membership", fail)
+    with pytest.raises(HerderError, match="lost its membership"):
+        await change_offsets(herder, request_name)
+    assert await herder.offsets("c") == [({"p": 1}, {"o": 1})]
 
 
 async def test_stopped_connector_stays_stopped_after_a_restart_request(tmp_path: Path) -> None:
