@@ -289,10 +289,10 @@ class DistributedHerder(BaseHerder):
 
     def _check_membership(self) -> None:
         """Check that no other worker can be the leader. Raises HerderError."""
-        if not self._running_group.has_session:
+        if not (self._running_group.has_session and self._group_core.was_leader):
             raise HerderError(
-                "This worker has lost its membership in the group, and another worker may be the leader; the request "
-                "can be safely retried"
+                "This worker is no longer the leader of the group, or has lost its membership, and another worker may "
+                "be the leader; the request can be safely retried"
             )
 
     async def _wait_until_tasks_end(self, name: str) -> None:

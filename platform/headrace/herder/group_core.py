@@ -85,6 +85,8 @@ class GroupCore:
         self.generation = -1
         self.leader_url: str | None = None
         self.is_leader = False
+        self.was_leader = False
+        """Whether this worker was the leader in the last generation. During a rebalance, no other worker is."""
         self.version = highest
         self._highest = highest
         self._held: GroupAssignment | None = None
@@ -190,7 +192,8 @@ class GroupCore:
 
     def on_membership_lost(self) -> list[GroupEffect]:
         """Handle the end of the membership. Other workers will run the connectors and tasks of this worker."""
-        self.is_leader, self._owners, self.leader_url, self._is_joining = False, {}, None, True
+        self.is_leader = self.was_leader = False
+        self._owners, self.leader_url, self._is_joining = {}, None, True
         self._stopped_to_join = EMPTY
         self._forget_rebalances()
         return self._drop()
@@ -208,7 +211,8 @@ class GroupCore:
         new, before = decode_assignment(data), self.assignment
         self._stopped_to_join = EMPTY
         self.version, self.generation = Version.of_protocol(protocol), generation
-        self.leader_url, self.is_leader, self._is_joining = new.leader_url, new.leader == member_id, False
+        self.leader_url, self._is_joining = new.leader_url, False
+        self.is_leader = self.was_leader = new.leader == member_id
         if not self.is_leader:
             self._forget_rebalances()
         if new.error:

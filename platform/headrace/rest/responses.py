@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.herder.errors import (
     BadRequestError,
+    ConflictError,
     ForwardError,
     HerderError,
     PayloadTooLargeError,
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 90.0
 FORWARD_RETRY_S = 0.25
+DISCONNECT_DELAY_S = 0.01
+"""How long the event loop may need to detect that a connection was closed before this worker read the request."""
 BODY_SIZE_MAX = 16 << 20
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -39,6 +42,7 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
     """Wrap an endpoint: apply the request timeout, forward requests, and convert exceptions to error responses."""
 
     async def forward_if_needed(request: Request) -> Response:
+        await _check_sender(request)
         try:
             return await endpoint(request)
         except ForwardError as error:
@@ -54,6 +58,7 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REQUEST_TIMEOUT_S
         while True:
+            await _check_sender(request)
             try:
                 with stage(f"forwarding the request to the worker at {error.url}"):
                     return await forwarding.forward(request, error, config)
@@ -90,6 +95,20 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
             return error_response(500, str(error) or type(error).__name__)
 
     return handle
+
+
+async def _check_sender(request: Request) -> None:
+    """Check that the worker that has forwarded the request still waits for the response. Raises ConflictError.
+
+    If this worker was suspended, the other worker may have sent the request to the next leader, and users may have
+    changed the connector since. Executing or forwarding the request now would undo their changes.
+    """
+    if "forward" not in request.query_params:
+        return
+    await raw_body(request)  # `is_disconnected` would discard a body that was not read
+    await asyncio.sleep(DISCONNECT_DELAY_S)
+    if await request.is_disconnected():
+        raise ConflictError("The worker that forwarded the request has closed the connection")
 
 
 def _aborted_response(method: str) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from headrace.rest import responses
 from headrace.rest.server import RestServer
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores import kafka_config_store
+from headrace.stores.config_store import PutTargetState, TargetState
 from headrace.stores.topic_log import TopicLog
 from support.herder import SlowWorker
 
@@ -151,3 +153,29 @@ def read_to_end(connection: socket.socket) -> bytes:
     while block := connection.recv(4096):
         received += block
     return received
+
+
+@pytest.mark.parametrize(
+    ("has_session", "was_leader", "is_permitted"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+async def test_only_the_leader_with_a_valid_session_writes_changes(
+    has_session: bool, was_leader: bool, is_permitted: bool
+) -> None:
+    """A request may have begun when the worker was the leader, and continue after a suspension or a rebalance."""
+    herder = make_herder()
+    written = []
+
+    async def append(change: Any) -> int:
+        written.append(change)
+        return 0
+
+    herder._configs.append = append  # type: ignore[method-assign]
+    herder._group = SimpleNamespace(has_session=has_session)  # type: ignore[assignment]
+    herder._group_core.was_leader = was_leader
+    change = PutTargetState("c", TargetState.PAUSED)
+    if is_permitted:
+        await herder._append(change, "writing")
+    else:
+        with pytest.raises(HerderError, match="no longer the leader"):
+            await herder._append(change, "writing")
+    assert written == ([change] if is_permitted else [])

@@ -501,3 +501,16 @@ def test_worker_that_is_not_the_leader_returns_no_owner_url() -> None:
     core = worker()
     assign(core, ALL)
     assert core.owner_url("a", None) is None
+
+
+def test_worker_was_the_leader_until_another_worker_leads_or_the_membership_is_lost() -> None:
+    core = worker()
+    assign(core, leader="me")
+    core.on_join_prepare()
+    assert core.was_leader
+    assert not core.is_leader
+    assign(core, leader="leader", generation=2)
+    assert not core.was_leader
+    assign(core, leader="me", generation=3)
+    core.on_membership_lost()
+    assert not core.was_leader

@@ -37,7 +37,7 @@ def request(body: bytes, content_type: str | None = None) -> Request:
         return {"type": "http.request", "body": body, "more_body": False}
 
     headers = [] if content_type is None else [(b"content-type", content_type.encode())]
-    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers, "query_string": b""}, receive)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"a":' * 100_000, b"\xff", b'{"a": "\\ud800 "}', b"NaN"])
@@ -175,7 +175,7 @@ async def test_request_for_an_unreachable_leader_is_executed_when_this_worker_be
         return Response(status_code=204)
 
     received = request(b'{"a": 1}')
-    received.scope.update(query_string=b"", raw_path=b"/")
+    received.scope.update(raw_path=b"/")
     assert (await responses.with_error_handling(endpoint, CONFIG)(received)).status_code == 204
     assert calls == 3
 
@@ -205,7 +205,7 @@ async def test_request_to_a_suspended_worker_ends_when_a_rebalance_replaces_the_
             return Response(status_code=204)
 
         received = request(b"{}")
-        received.scope.update(query_string=b"", raw_path=b"/", method=method)
+        received.scope.update(raw_path=b"/", method=method)
         response = await asyncio.wait_for(responses.with_error_handling(endpoint, CONFIG)(received), 5)
     assert (response.status_code, calls) == (status, calls_expected)
 
@@ -221,7 +221,7 @@ async def test_request_for_a_leader_that_stays_unreachable_fails_with_status_500
         raise ForwardError("another worker leads", gone)
 
     received = request(b"")
-    received.scope.update(query_string=b"", raw_path=b"/")
+    received.scope.update(raw_path=b"/")
     response = await responses.with_error_handling(endpoint, CONFIG)(received)
     assert response.status_code == 500
     message = json.loads(bytes(response.body))["message"]

@@ -1,0 +1,70 @@
+"""Tests of requests that another worker has forwarded, received by a worker that was suspended meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace.herder.standalone import StandaloneHerder
+from headrace.rest.server import RestServer
+from headrace.runtime.worker_config import WorkerConfig
+from support.herder import CONFIG, make_herder
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[tuple[int, StandaloneHerder]]:
+    """Yield the port of a running REST server, and its herder."""
+    herder, _ = await make_herder(tmp_path)
+    rest = RestServer(WorkerConfig.standalone({**herder.config.properties, "listeners": "http://127.0.0.1:0"}))
+    _, _, port = rest.bind()
+    await rest.start(herder)
+    yield port, herder
+    await rest.stop(time.monotonic())
+
+
+def send(port: int, name: str, query: str) -> socket.socket:
+    """Send a PUT request before the event loop of the server runs again, like to a process that is suspended."""
+    body = json.dumps(CONFIG).encode()
+    head = f"PUT /connectors/{name}/config{query} HTTP/1.1\r\nHost: worker\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+async def created(herder: StandaloneHerder, name: str) -> None:
+    async with asyncio.timeout(5):
+        while name not in herder.names():  # noqa: ASYNC110 - the herder has no event for it
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("hop", ["true", "false"])
+async def test_forwarded_request_is_not_executed_if_the_connection_was_closed_before_it_was_read(
+    server: tuple[int, StandaloneHerder], hop: str
+) -> None:
+    port, herder = server
+    send(port, "abandoned", f"?forward={hop}").close()
+    with send(port, "awaited", f"?forward={hop}"):
+        await created(herder, "awaited")
+    await asyncio.sleep(0.1)  # an erroneous execution of the first request has had more time than the second request
+    assert herder.names() == ["awaited"]
+
+
+async def test_request_of_a_user_is_executed_even_if_the_user_has_closed_the_connection(
+    server: tuple[int, StandaloneHerder],
+) -> None:
+    port, herder = server
+    send(port, "sent", "").close()
+    await created(herder, "sent")
