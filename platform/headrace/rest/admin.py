@@ -11,7 +11,8 @@ from headrace.herder.errors import BadRequestError, NotFoundError
 from headrace.herder.herder import Herder
 from headrace.herder.leader_check import INTERNAL_TOPICS_HEADER, internal_topics_header
 from headrace.metrics import logs
-from headrace.rest.responses import Endpoint, config_body, json_object_body, path_param
+from headrace.rest.request_bodies import config_body, json_object_body
+from headrace.rest.responses import Endpoint, path_param
 from headrace_broker.protocol import KAFKA_VERSION
 
 

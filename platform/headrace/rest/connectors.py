@@ -13,16 +13,15 @@ from starlette.responses import JSONResponse, Response
 from headrace.herder.errors import BadRequestError, ForbiddenError, NotFoundError
 from headrace.herder.herder import ConnectorInfo, Herder
 from headrace.rest import shapes
-from headrace.rest.responses import (
-    Endpoint,
-    boolean_param,
+from headrace.rest.request_bodies import (
     config_body,
     json_body,
     json_object_body,
-    path_param,
     raw_body,
+    task_configs_body,
     to_config,
 )
+from headrace.rest.responses import Endpoint, boolean_param, path_param
 from headrace.stores.config_store import TargetState
 
 log = logging.getLogger(__name__)
@@ -223,10 +222,7 @@ class ConnectorEndpoints:
 
     async def put_tasks(self, request: Request) -> Response:
         """Store task configurations that another worker of the group has sent in a signed request."""
-        configs = await json_body(request)
-        if not isinstance(configs, list) or not all(isinstance(config, dict) for config in configs):
-            raise BadRequestError("The request's body must be a list of task configurations")
-        values = [to_config(config) for config in configs]
+        values = await task_configs_body(request)
         await self._herder.put_task_configs(_connector_name(request), request.state.body, values, request.headers)
         return Response(status_code=204)
 

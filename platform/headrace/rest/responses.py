@@ -1,31 +1,26 @@
-"""Parses request bodies and creates responses, including error bodies: `{"error_code": …, "message": …}`."""
+"""Executes requests and creates responses, including error bodies: `{"error_code": …, "message": …}`."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 from urllib.parse import unquote
 
-import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.herder.errors import (
-    BadRequestError,
     ConflictError,
     ForwardError,
     HerderError,
-    PayloadTooLargeError,
-    UnsupportedMediaTypeError,
     WorkerStoppingError,
 )
 from headrace.herder.stages import StageTracker, stage, track
 from headrace.metrics import logs
+from headrace.rest.request_bodies import raw_body, release_body
 from headrace.runtime.worker_config import WorkerConfig
 
 log = logging.getLogger(__name__)
@@ -34,7 +29,6 @@ REQUEST_TIMEOUT_S = 90.0
 FORWARD_RETRY_S = 0.25
 DISCONNECT_DELAY_S = 0.01
 """How long the event loop may need to detect that a connection was closed before this worker read the request."""
-BODY_SIZE_MAX = 16 << 20
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -75,6 +69,7 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
     async def handle(request: Request) -> Response:
         tracker = track()
         operation = asyncio.ensure_future(forward_if_needed(request))
+        operation.add_done_callback(lambda _: release_body(request))
         # After a timeout, a change still runs to completion instead of stopping halfway.
         try:
             await asyncio.wait([operation], timeout=REQUEST_TIMEOUT_S)
@@ -93,6 +88,8 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
         except Exception as error:
             log.exception("Uncaught exception in REST call to %s", request.url.path)
             return error_response(500, str(error) or type(error).__name__)
+        finally:
+            del operation  # its exception refers to this frame: without the cycle, all memory is released at once
 
     return handle
 
@@ -140,85 +137,6 @@ async def http_error_response(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     reason = {404: "HTTP 404 Not Found", 405: "HTTP 405 Method Not Allowed"}.get(status, str(error))
     return error_response(status, reason)
-
-
-async def json_body(request: Request) -> Any:
-    """Parse the request body as JSON.
-
-    Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError.
-    """
-    _check_media_type(request)
-    body = await raw_body(request)
-    try:
-        return msgspec.json.decode(body)  # msgspec rejects NaN and unpaired surrogates
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"The request's body is not valid JSON: {error}") from None
-
-
-async def raw_body(request: Request) -> bytes:
-    """Return the request body, and keep it for later calls and for `forward`.
-
-    Raises PayloadTooLargeError, BadRequestError.
-    """
-    known: bytes | None = getattr(request.state, "body", None)
-    if known is not None:
-        return known
-    body = bytearray()
-    try:
-        async for block in request.stream():
-            body += block
-            if len(body) > BODY_SIZE_MAX:
-                raise PayloadTooLargeError(f"The request's body is larger than {BODY_SIZE_MAX} bytes")
-    except ClientDisconnect:
-        raise BadRequestError("The connection was closed before the request's body was complete") from None
-    request.state.body = bytes(body)
-    return request.state.body  # type: ignore[no-any-return]
-
-
-def _check_media_type(request: Request) -> None:
-    """Reject a body with a Content-Type other than JSON. A body without a Content-Type is parsed as JSON."""
-    declared = request.headers.get("content-type")
-    if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMediaTypeError(
-            f"HTTP 415 Unsupported Media Type: the request's body is {declared}; send JSON, with the header "
-            "Content-Type: application/json"
-        )
-
-
-async def json_object_body(request: Request, *, numbers_as_text: bool = False) -> dict[str, Any]:
-    """Parse the request body as a JSON object. Raises BadRequestError.
-
-    With `numbers_as_text`, a number becomes a string with the same characters, for example `1e3`, as in Kafka
-    Connect's configurations.
-    """
-    body = await json_body(request)
-    if numbers_as_text and isinstance(body, dict):
-        body = json.loads(await raw_body(request), parse_float=str, parse_int=str)
-    if not isinstance(body, dict):
-        raise BadRequestError("The request's body must be a JSON object")
-    return body
-
-
-async def config_body(request: Request) -> dict[str, Any]:
-    """Parse the request body as a configuration: a JSON object of strings, numbers and booleans.
-
-    Raises BadRequestError.
-    """
-    return to_config(await json_object_body(request, numbers_as_text=True))
-
-
-def to_config(body: dict[str, Any]) -> dict[str, Any]:
-    """Convert all values to strings, except null. Raises BadRequestError for an object or array."""
-    for key, value in body.items():
-        if isinstance(value, (dict, list)):
-            raise BadRequestError(f"The value of {key} must be a string, number or boolean")
-    return {key: _as_text(value) for key, value in body.items()}
-
-
-def _as_text(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return None if value is None else str(value)
 
 
 class RawPathMiddleware:

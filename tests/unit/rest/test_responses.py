@@ -1,4 +1,4 @@
-"""Tests of request bodies, of operations that exceed the request timeout, and of requests to unreachable workers."""
+"""Tests of operations that exceed the request timeout, and of requests to unreachable workers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.herder import rest_client
-from headrace.herder.errors import BadRequestError, ForwardError, PayloadTooLargeError, UnsupportedMediaTypeError
+from headrace.herder.errors import ForwardError
 from headrace.herder.stages import stage
-from headrace.rest import responses
+from headrace.rest import request_bodies, responses
 from headrace.runtime.worker_config import WorkerConfig
 from support.ports import free_port
 
@@ -38,30 +38,6 @@ def request(body: bytes, content_type: str | None = None) -> Request:
 
     headers = [] if content_type is None else [(b"content-type", content_type.encode())]
     return Request({"type": "http", "method": "POST", "path": "/", "headers": headers, "query_string": b""}, receive)
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"a":' * 100_000, b"\xff", b'{"a": "\\ud800 "}', b"NaN"])
-async def test_request_body_with_invalid_json_is_rejected(body: bytes) -> None:
-    with pytest.raises(BadRequestError, match="body is not valid JSON"):
-        await responses.json_body(request(body))
-
-
-@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml"])
-async def test_request_body_with_a_media_type_other_than_json_is_rejected_with_status_415(content_type: str) -> None:
-    with pytest.raises(UnsupportedMediaTypeError, match=r"415 Unsupported Media Type.*application/json") as caught:
-        await responses.json_body(request(b"{}", content_type))
-    assert caught.value.status == 415
-
-
-@pytest.mark.parametrize("content_type", [None, "application/json", "Application/JSON; charset=utf-8"])
-async def test_json_request_body_is_accepted_with_and_without_content_type(content_type: str | None) -> None:
-    assert await responses.json_body(request(b"{}", content_type)) == {}
-
-
-async def test_request_body_that_is_too_large_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "BODY_SIZE_MAX", 10)
-    with pytest.raises(PayloadTooLargeError, match="larger than 10 bytes"):
-        await responses.json_body(request(b'"0123456789"'))
 
 
 async def test_operation_of_a_request_continues_after_the_request_has_timed_out(
@@ -169,7 +145,7 @@ async def test_request_for_an_unreachable_leader_is_executed_when_this_worker_be
     async def endpoint(received: Request) -> Response:
         nonlocal calls
         calls += 1
-        assert await responses.json_body(received) == {"a": 1}  # the body can be read again
+        assert await request_bodies.json_body(received) == {"a": 1}  # the body can be read again
         if calls < 3:
             raise ForwardError("another worker leads", gone)
         return Response(status_code=204)
