@@ -16,6 +16,8 @@ import pytest
 
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
+from headrace.data.batch import SinkBatch
+from headrace.data.json_texts import JsonTexts
 from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
 from headrace.data.records import SinkRecord
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, map_of, struct
@@ -25,7 +27,7 @@ from headrace.testing.conformance import SinkConformance
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
-from support.elasticsearch_task import put_until_error
+from support.elasticsearch_task import put_batches_until_error, put_until_error
 from support.search_server import SearchServer
 from support.worker import Worker, wait_for
 
@@ -201,6 +203,26 @@ def test_data_stream_stores_only_the_first_record_with_a_key_and_the_other_recor
         assert {record.offset for record, _ in run.reported} >= {1, 3}
     finally:
         server.delete_data_stream("logs-shop-items", "shop")
+
+
+@pytest.mark.parametrize("method", ["INSERT", "UPSERT"])
+def test_json_text_with_a_repeated_key_becomes_a_document_with_the_last_value(
+    server: SearchServer, method: str
+) -> None:
+    repeated = b'{"id":1,"a":1,"b":{"c":1,"c":2},"a":2}'
+    texts = [b'{"id":0}', repeated, b'{"id":2,"a":3}', b'{"id":3,"a":{"not":"a number"}}']
+    keys = ["k0", "k1", "k1" if method == "UPSERT" else "k2", "k3"]
+    batch = SinkBatch("items", JsonTexts(texts), partition=0, offsets=range(4), keys=keys)
+    settings = {"connection.url": server.url, "schema.ignore": "true", "read.timeout.ms": "60000",
+                "write.method": method, "max.retries": "0", "batch.size": "4", "linger.ms": "1000"}  # fmt: skip
+    put_batches_until_error(settings, [batch.take([0, 1, 2])])
+    found = server.documents("items")
+    if method == "UPSERT":
+        assert found == {"k0": {"id": 0}, "k1": {"id": 2, "a": 3, "b": {"c": 2}}}
+    else:
+        assert found == {"k0": {"id": 0}, "k1": {"id": 1, "a": 2, "b": {"c": 2}}, "k2": {"id": 2, "a": 3}}
+    with pytest.raises(ConnectError, match=r"rejected record items-0 at offset 3: (mapper|document)_parsing_exception"):
+        put_batches_until_error(settings, [batch.take([3])])
 
 
 def test_record_keys_with_special_characters_become_document_ids_and_invalid_topic_names_are_rejected(

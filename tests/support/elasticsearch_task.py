@@ -34,18 +34,23 @@ class _Context:
 
 def put_until_error(props: Mapping[str, str], records: Sequence[SinkRecord]) -> None:
     """Put the records, and then empty batches until all records are stored. Raises the error of the task."""
-    task = ElasticsearchSinkTask()
-    task.context = cast(Any, _Context(props))
-    config = ElasticsearchSinkConfig.parse(dict(props))
     records = [
         each.replace(original_topic=each.topic, original_partition=each.partition, original_offset=each.offset)
         for each in records
     ]
+    put_batches_until_error(props, cast(list[SinkBatch], from_records(records)))
+
+
+def put_batches_until_error(props: Mapping[str, str], batches: Sequence[SinkBatch]) -> None:
+    """Do the same as `put_until_error` with batches."""
+    task = ElasticsearchSinkTask()
+    task.context = cast(Any, _Context(props))
+    config = ElasticsearchSinkConfig.parse(dict(props))
     try:
         task.start(config)
-        task.put(SinkRecords(cast(list[SinkBatch], from_records(records))))
-        end = records[-1].offset + 1
-        partition = records[-1].topic or "", records[-1].partition or 0
+        task.put(SinkRecords(batches))
+        end = batches[-1].original_offsets[-1] + 1
+        partition = batches[-1].original_topic, batches[-1].original_partition
         while task.pre_commit({partition: end}) != {partition: end}:
             task.put(SinkRecords())
     finally:

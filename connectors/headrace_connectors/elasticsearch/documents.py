@@ -160,7 +160,8 @@ def _documents(
 ) -> dict[int, bytes]:
     """Return the encoded documents by index in the batch. Add an error for each record that cannot be encoded."""
     kept = batch.compact
-    if isinstance(kept, JsonTexts):
+    # In an update, a text with a repeated key would cause the server to reject the whole bulk request.
+    if isinstance(kept, JsonTexts) and not config.is_upsert:
         found = {at: kept.texts[at] for at in positions}
         return _with_timestamps(batch, found, config) if config.is_data_stream else found
     encode = document_encoder(batch.value_schema, config.compact_map_entries)

@@ -21,6 +21,7 @@ from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors, RetriableError
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
+from headrace.data.json_texts import JsonTexts
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
@@ -59,7 +60,9 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
 
         self._config = config
         self._client = Client(config)
-        self._writer = BulkWriter(self._client, config, config.is_upsert, self._handle_malformed, self._report)
+        self._writer = BulkWriter(
+            self._client, config, config.is_upsert, self._decode, self._handle_malformed, self._report
+        )
 
     def put(self, records: SinkRecords) -> None:
         """Encode records and pass them to the writer. Raises RetriableError after a temporary error of the server."""
@@ -135,6 +138,16 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
             reporter.report_at(batch, at, cause)
         position = f"{batch.original_topic}-{batch.original_partition} at offset {batch.original_offsets[at]}"
         logger.warning("Skipping record %s (drop.invalid.message=true): %s", position, cause)
+
+    def _decode(self, operation: Operation) -> Operation | None:
+        """Decode and encode a document that is a copy of a record's text. Return None if the text does not change."""
+        if not isinstance(operation.batch.compact, JsonTexts):
+            return None
+        record = operation.batch.take([operation.at])
+        found, _ = encode_batch(record.replace(values=record.values), self._targets[record.topic], self._config)
+        if not found or found[0].lines == operation.lines:
+            return None
+        return operation._replace(lines=found[0].lines)
 
     def _handle_malformed(self, operation: Operation, error: ConnectError) -> None:
         """Handle a document that the server rejected, as behavior.on.malformed.documents determines."""

@@ -58,6 +58,8 @@ class Operation(NamedTuple):
         return f"{batch.original_topic}-{batch.original_partition} at offset {batch.original_offsets[self.at]}"
 
 
+Decode = Callable[[Operation], Operation | None]
+"""Returns an operation with a document that was decoded and encoded, or None if this results in the same document."""
 OnRejected = Callable[[Operation, ConnectError], None]
 """Handles a record that the server rejected. Raises ConnectError to fail the task. Called from several threads."""
 
@@ -70,6 +72,7 @@ class BulkWriter:
         client: Client,
         config: ElasticsearchSinkConfig,
         is_ordered: bool,
+        decode: Decode,
         on_malformed: OnRejected,
         on_existing: OnRejected,
     ) -> None:
@@ -77,6 +80,7 @@ class BulkWriter:
         self._client = client
         self._config = config
         self._is_ordered = is_ordered
+        self._decode = decode
         self._on_malformed = on_malformed
         self._on_existing = on_existing
         self._changed = threading.Condition()
@@ -231,8 +235,8 @@ class BulkWriter:
                 outcomes = [Outcome(Verdict.MALFORMED, str(error))]
             except TemporaryError as error:
                 outcomes = [Outcome(Verdict.RETRY, str(error))] * len(operations)
-            operations, problem = self._apply(operations, outcomes)
-            if operations:
+            operations, problem = self._apply(*self._decode_malformed(operations, outcomes))
+            if problem:
                 attempt += 1
                 self._pause(attempt, problem, operations)
 
@@ -241,6 +245,20 @@ class BulkWriter:
         if len(kept) < len(operations):
             self._finish([each for each in operations if each.run.is_revoked])
         return [] if self._is_stopped else kept
+
+    def _decode_malformed(
+        self, operations: Sequence[Operation], outcomes: Sequence[Outcome]
+    ) -> tuple[list[Operation], list[Outcome]]:
+        """Decode the rejected documents that are copies of a record's text, and mark their operations for a retry.
+
+        Unlike JsonConverter, a server rejects a text in which an object has the same key twice. The retry makes the
+        result independent of whether the sink copies texts.
+        """
+        found, marked = list(operations), list(outcomes)
+        for at, outcome in enumerate(outcomes):
+            if outcome.verdict is Verdict.MALFORMED and (decoded := self._decode(operations[at])) is not None:
+                found[at], marked[at] = decoded, Outcome(Verdict.RETRY)
+        return found, marked
 
     def _apply(self, operations: Sequence[Operation], outcomes: Sequence[Outcome]) -> tuple[list[Operation], str]:
         """Complete the operations that have a final outcome.
@@ -263,11 +281,14 @@ class BulkWriter:
             if outcome.verdict is Verdict.EXISTS and not self._config.ignores_key(operation.batch.topic):
                 self._handle_existing(operation, outcome.reason)
         self._finish([each for at, each in enumerate(operations) if at not in repeated])
-        reasons = [outcomes[at].reason for at in again if outcomes[at].reason]
-        where = f"Elasticsearch at {self._client.address} rejected {len(again)} records, the first is record "
-        return [
-            operations[at] for at in again
-        ], f"{where}{operations[again[0]].position}: {reasons[0]}" if again else ""
+        failed = [at for at in again if outcomes[at].reason]
+        problem = ""
+        if failed:
+            first = f"{operations[failed[0]].position}: {outcomes[failed[0]].reason}"
+            problem = (
+                f"Elasticsearch at {self._client.address} rejected {len(failed)} records, the first is record {first}"
+            )
+        return [operations[at] for at in again], problem
 
     def _warn_about_newer_document(self, operation: Operation, reason: str) -> None:
         """Log the first version conflict of each partition, because it may be an effect of recreating the topic."""

@@ -14,12 +14,14 @@ import pytest
 
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
+from headrace.data.batch import SinkBatch
+from headrace.data.json_texts import JsonTexts
 from headrace.data.records import SinkRecord
 from headrace.testing import Restart, run_sink
 from headrace_connectors.elasticsearch import sink
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
-from support.elasticsearch_task import put_until_error
+from support.elasticsearch_task import put_batches_until_error, put_until_error
 
 
 class ScriptedServer(ThreadingHTTPServer):
@@ -60,7 +62,8 @@ class ScriptedServer(ThreadingHTTPServer):
             [(name, target)] = action.items()
             id_ = target["_id"]
             if fault != "cut" and id_ in fault:
-                error = {"type": "es_rejected_execution_exception", "reason": "full"}
+                type_ = "mapper_parsing_exception" if fault[id_] == 400 else "es_rejected_execution_exception"
+                error = {"type": type_, "reason": "full"}
                 items.append({name: {"status": fault[id_], "error": error}})
             elif name == "create" and id_ in self.documents:
                 reason = f"[{id_}]: version conflict, document already exists (current version [1])"
@@ -183,6 +186,18 @@ def test_record_that_is_written_to_a_data_stream_again_is_not_reported_if_its_po
     assert sorted(server.documents) == [f"t+0+{at}" for at in range(4)]
     assert run.reported == []
     assert not [each for each in caplog.records if "is not stored" in each.getMessage()]
+
+
+def test_rejected_json_text_is_sent_once_more_after_it_was_decoded(server: ScriptedServer) -> None:
+    texts = JsonTexts([b'{"a":1}', b'{"a":1,"a":2}', b'{"a":3}'])
+    batch = SinkBatch("t", texts, partition=0, offsets=range(3), keys=["k0", "k1", "k2"])
+    server.faults = [{"k1": 400}]
+    put_batches_until_error(settings_of(server, max__retries="0"), [batch])
+    assert server.bulks == [["k0", "k1", "k2"], ["k1"]]
+    assert server.documents == {"k0": {"a": 1}, "k1": {"a": 2}, "k2": {"a": 3}}
+    server.faults = [{"k1": 400}] * 2
+    with pytest.raises(ConnectError, match=r"rejected record t-0 at offset 1: mapper_parsing_exception"):
+        put_batches_until_error(settings_of(server, max__retries="0"), [batch])
 
 
 def test_task_fails_after_max_retries_with_an_error_that_names_record_and_cause(server: ScriptedServer) -> None:
