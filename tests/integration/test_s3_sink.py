@@ -100,6 +100,24 @@ def test_complete_files_become_objects_with_the_object_keys_of_confluents_sink(b
     assert run.committed == {("items", 0): 6}
 
 
+def test_record_whose_object_key_would_have_more_than_1024_bytes_is_rejected(bucket: s3.S3Server) -> None:
+    def key_of(text: str) -> str:
+        return f"topics/items/a={text}/b=%0A0%2F/items+0+0000000001.headers.json"
+
+    longest = "x" * (1024 - len(key_of("")))
+    props = {
+        "partitioner__class": "FieldPartitioner", "partition__field__name": "a,b", "flush__size": "1",
+        "store__kafka__headers": "true", "headers__format__class": "JsonFormat", "errors__tolerance": "all",
+    }  # fmt: skip
+    values = [{"a": "x" * 2000, "b": "0"}, {"a": longest, "b": "\n0/"}, {"a": longest + "x", "b": "\n0/"}]
+    records = [row(offset, value=value, value_schema=None) for offset, value in enumerate(values)]
+    run = put(bucket, records, **props)
+    assert max(len(key) for key in bucket.objects()) == 1024
+    assert [record.offset for record, _ in run.reported] == [0, 2]
+    assert "object key would have 1025 bytes" in str(run.reported[1][1])
+    assert run.committed == {("items", 0): 3}
+
+
 def test_s3_sink_writes_the_same_objects_again_after_a_restart(bucket: s3.S3Server) -> None:
     records = [row(offset) for offset in range(20)]
     put(bucket, records)

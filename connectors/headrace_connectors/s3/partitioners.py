@@ -22,7 +22,6 @@ from headrace_connectors.s3.joda import JodaFormat
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_SHORT_TEXT, _TEXT_BYTES_MAX = 100, 500
 _FORMATS = {
     "Daily": (_DAY_MS, "'year'=YYYY/'month'=MM/'day'=dd"),
     "Hourly": (_HOUR_MS, "'year'=YYYY/'month'=MM/'day'=dd/'hour'=HH"),
@@ -68,17 +67,11 @@ class FieldPartitioner(Partitioner):
     def _quoted(self, value: Any) -> str:
         """Return a value's text with percent codes for delimiters and control characters, as Hive writes them.
 
-        A value therefore cannot add directories, and a line feed in it cannot change a request. Raises
-        DataError if the text is too long.
+        A value therefore cannot add directories, and a line feed in it cannot change a request.
         """
         text = java_string(value)
         if self._unsafe.search(text):
             text = self._unsafe.sub(lambda found: "".join(f"%{code:02X}" for code in found[0].encode()), text)
-        if len(text) > _SHORT_TEXT and len(text.encode()) > _TEXT_BYTES_MAX:
-            raise DataError(
-                f"partition.field.name: the value {text[:40]}... has {len(text.encode())} bytes, but at most "
-                f"{_TEXT_BYTES_MAX} bytes are allowed, because an object key has at most 1024 bytes"
-            )
         return text
 
     def _values(self, batch: SinkBatch, name: str) -> list[Any]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UPLOAD_THREADS = 4
+_KEY_BYTES_MAX = 1024
 
 
 class _Side(NamedTuple):
@@ -217,8 +218,36 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         if not is_tombstone:
             directories = self._partitioner.directories(batch, timestamps)
             directories = with_schema_name(directories, batch.value_schema, self._config)
+        self._check_keys(batch, directories, is_tombstone)
         sides = [_encode(side, batch) for side in self._sides_of(is_tombstone)]
         return Encoded(batch.value_schema, batch.original_offsets, is_tombstone, sides), directories, timestamps
+
+    def _check_keys(self, batch: SinkBatch, directories: str | list[str], is_tombstone: bool) -> None:
+        """Raise RecordErrors with an error for each record whose object key would be too long for S3."""
+        suffix = max((self._suffix(side) for side in self._sides_of(is_tombstone)), key=len)
+
+        def key_bytes(directory: str, offset: int) -> int:
+            topic, partition = batch.original_topic, batch.original_partition
+            key = _object_key(self._config, topic, partition, directory, offset) + suffix
+            return len(key.encode("utf-8", "surrogatepass"))
+
+        offsets = batch.original_offsets
+        listed = [directories] * len(batch) if isinstance(directories, str) else directories
+        if max(key_bytes(directory, offsets[-1]) for directory in set(listed)) <= _KEY_BYTES_MAX:
+            return
+        errors: dict[int, Exception] = {
+            index: DataError(
+                f"The record's object key would have {size} bytes, but S3 allows at most {_KEY_BYTES_MAX} bytes. "
+                f"The directory begins with {listed[index][:40]}"
+            )
+            for index, size in enumerate(map(key_bytes, listed, offsets))
+            if size > _KEY_BYTES_MAX
+        }
+        if errors:
+            raise RecordErrors(errors)
+
+    def _suffix(self, side: _Side) -> str:
+        return side.suffix + extension_of(side.format_class, self._config)
 
     def _sides_of(self, is_tombstone: bool) -> Sequence[_Side]:
         return self._sides[1:] if is_tombstone else self._sides
@@ -248,8 +277,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def _file(self, base: str, side: _Side) -> _File:
         from headrace_connectors.s3.uploads import ObjectUpload
 
-        key = base + side.suffix + extension_of(side.format_class, self._config)
-        upload = ObjectUpload(self._bucket, key, Spool(self._limit), self._config.part_size)
+        upload = ObjectUpload(self._bucket, base + self._suffix(side), Spool(self._limit), self._config.part_size)
         return _File(upload, format_for(side.format_class, upload.spool, self._config))
 
     # -- uploading
