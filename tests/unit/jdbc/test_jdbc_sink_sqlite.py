@@ -122,6 +122,30 @@ class TestInsertModes:
         assert query(database, "SELECT * FROM items") == [(1,)]
 
 
+class TestConstraints:
+    @pytest.mark.parametrize("action", ["ABORT", "FAIL", "ROLLBACK"])
+    @pytest.mark.parametrize("is_trigger", [False, True])
+    def test_only_rejected_records_are_not_written_whatever_the_database_rolls_back(
+        self, url: str, database: Path, action: str, is_trigger: bool
+    ) -> None:
+        constraint = "" if is_trigger else f"UNIQUE ON CONFLICT {action}"
+        query(database, f"CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT {constraint}, price REAL)")
+        query(database, "CREATE TABLE others (id INTEGER PRIMARY KEY)")
+        if is_trigger:
+            query(database, "CREATE TRIGGER same BEFORE INSERT ON items WHEN new.name = 'n1' AND new.id > 1 "
+                            f"BEGIN SELECT RAISE({action}, 'UNIQUE'); END")  # fmt: skip
+        records = [item(number, "n1" if number in (3, 8) else None) for number in range(10)]
+        records.insert(2, record(20, {"id": 1}, ONLY_ID, topic="others"))
+        run = put(url, records, errors__tolerance="all")
+        assert [found.offset for found, _ in run.reported] == [3, 8]
+        assert all("UNIQUE" in str(error) for _, error in run.reported)
+        assert query(database, "SELECT id FROM items") == [(number,) for number in (0, 1, 2, 4, 5, 6, 7, 9)]
+        assert query(database, "SELECT count(*) FROM others") == [(1,)]
+        with pytest.raises(DataError, match=r"rejects record items-0@12 for table .items.: UNIQUE"):
+            put(url, [item(11), item(12, "n1"), item(13)])
+        assert query(database, "SELECT count(*) FROM items") == [(8,)]
+
+
 class TestPrimaryKeys:
     def test_primary_key_columns_are_topic_partition_and_offset_if_the_primary_key_mode_is_kafka(
         self, url: str, database: Path

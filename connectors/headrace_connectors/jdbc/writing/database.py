@@ -349,10 +349,15 @@ class Database(ABC):
         try:
             yield
         except Exception as error:
-            if not isinstance(error, self.driver_error) or not self.is_transient(error):
+            is_temporary = isinstance(error, self.driver_error) and self.is_transient(error)
+            if not is_temporary and not self.has_rolled_back(connection):
                 self.roll_back_to_savepoint(connection)
             raise
         self.run_statement(connection, "RELEASE SAVEPOINT headrace")
+
+    def has_rolled_back(self, connection: Connection) -> bool:
+        """Whether the database has rolled back the whole transaction because of an error in a row."""
+        return False
 
     def roll_back_to_savepoint(self, connection: Connection) -> None:
         """Undo what the transaction has written since the savepoint. The savepoint remains."""

@@ -152,6 +152,10 @@ class SqliteDatabase(Database):
         action = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
         return f"{self.insert_sql(target)} ON CONFLICT ({', '.join(target.keys)}) {action}"
 
+    def has_rolled_back(self, connection: Connection) -> bool:
+        """Whether ON CONFLICT ROLLBACK or RAISE(ROLLBACK) has ended the transaction."""
+        return not connection.in_transaction
+
     def begin(self, connection: Connection) -> None:
         """Begin a transaction with the write lock, so that only this call waits for other writers."""
         connection.execute("BEGIN IMMEDIATE")

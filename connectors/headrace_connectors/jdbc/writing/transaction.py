@@ -15,6 +15,10 @@ from headrace_connectors.jdbc.writing.table_cache import TableCache
 logger = logging.getLogger(__name__)
 
 
+class _TransactionRolledBack(Exception):
+    """The database has rolled back the transaction because of an error in a row."""
+
+
 class Writer:
     """Writes the records of one `put`."""
 
@@ -34,6 +38,7 @@ class Writer:
         self._errors: dict[int, Exception] = {}
         self._rejected: list[tuple[Run, Target]] = []
         self._has_fresh_tables = False
+        self._writes_single_rows = False
 
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
         """Write the runs, commit the transaction, and return the errors of rejected records by index.
@@ -75,11 +80,24 @@ class Writer:
         return self._errors
 
     def _write_runs(self, targets: Sequence[tuple[Run, Target]]) -> None:
-        self._database.begin(self._connection)
+        """Write the runs in a new transaction.
+
+        If a row causes the database to roll back the whole transaction, begin again, and write single rows to find the
+        row. Without this row, begin again.
+        """
         # Write to tables without transactions at the end: after a write to an Aria table, MariaDB sets no savepoint.
-        for run, target in sorted(targets, key=lambda each: not each[1].table.is_transactional):
-            if len(run):
-                self._write_run(run, target)
+        targets = sorted(targets, key=lambda each: not each[1].table.is_transactional)
+        while True:
+            self._database.begin(self._connection)
+            try:
+                for run, target in targets:
+                    if len(run):
+                        self._write_run(run, target)
+                return
+            except _TransactionRolledBack:
+                self._database.transaction_failed()
+                self._writes_single_rows = True
+                targets = [(run.without(self._errors), target) for run, target in targets]
 
     def _write_without_violations(self, targets: Sequence[tuple[Run, Target]]) -> None:
         """Write the runs, and reject the records that violate constraints which the database checks at COMMIT."""
@@ -130,7 +148,7 @@ class Writer:
         Rows of a table without transactions are written one by one, because the rows before a bad row would remain.
         """
         is_transactional = target.table.is_transactional
-        if not is_transactional and len(run) > 1:
+        if len(run) > 1 and (self._writes_single_rows or not is_transactional):
             for row in range(len(run)):
                 self._write_run(run.part(row, row + 1), target)
             return
@@ -140,8 +158,12 @@ class Writer:
         except (DataError, self._database.driver_error) as error:
             if not isinstance(error, DataError) and not self._database.is_record_error(error):
                 raise
+            has_rolled_back = self._database.has_rolled_back(self._connection)
             if len(run) == 1:
                 self._reject(run, target, error)
+            if has_rolled_back:
+                raise _TransactionRolledBack from error
+            if len(run) == 1:
                 return
             middle = len(run) // 2
             self._write_run(run.part(0, middle), target)
