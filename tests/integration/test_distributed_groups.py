@@ -6,6 +6,7 @@ tests share one broker and one group of two workers, and delete their connectors
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -164,6 +165,24 @@ def test_connectors_lose_no_record_when_two_workers_join_together_and_are_later_
     for source in sources:
         source.wait_for_progress(workers[0].bootstrap_servers())
         assert_no_number_is_missing(source.numbers(workers[0].bootstrap_servers()))
+
+
+@pytest.mark.slow
+def test_workers_of_two_groups_with_the_same_internal_topics_report_each_other(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    settings = other_group("first")
+    foreign = "writes statuses of the same connectors as this worker"
+    with DistributedWorker(tmp_path / "first", broker.address, settings) as first:
+        Monitored(tmp_path, "twice", 1).create(first)
+        second_settings = {**settings, "group.id": settings["group.id"] + "-copy"}
+        with DistributedWorker(tmp_path / "second", broker.address, second_settings) as second:
+            for worker, other in ((first, second), (second, first)):
+                line = f"worker {other.url.partition('://')[2]} {foreign}"
+                wait_for(lambda w=worker, text=line: text in w.log(), line, 30, worker.log)
+            time.sleep(1)
+            assert first.log().count(foreign) == second.log().count(foreign) == 1
+    assert "If that worker is running, another group uses the same internal topics" in second.log()
 
 
 @pytest.mark.slow

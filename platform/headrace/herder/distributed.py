@@ -101,10 +101,12 @@ class DistributedHerder(BaseHerder):
             status_generation=lambda: self._group_core.generation,
             removes_statuses=False,
             may_commit=self._may_commit,
+            check_writer=self._check_writer,
         )
         super().__init__(config, instances, configs=configs, statuses=statuses, offsets=offsets)
         statuses.listener = instances.status_read
         self._old_statuses = OldStatuses(statuses, instances)
+        self._checked_writers = set[str]()
         highest = Version.of_config(config["connect.protocol"])
         self._group_core = GroupCore(url, highest, config["scheduled.rebalance.max.delay.ms"])
         self._group: WorkerGroup | None = None
@@ -486,6 +488,17 @@ class DistributedHerder(BaseHerder):
             return
         for text in leader_check.differing_topics(self.config, response.headers):
             log.error("Group %s: %s", self.config["group.id"], text)
+
+    def _check_writer(self, worker_id: str, connector: str) -> None:
+        """Log an error if a worker that writes statuses of this worker's connectors is not a member of the group."""
+        if worker_id not in self._checked_writers:
+            self._checked_writers.add(worker_id)
+            self._spawn(self._report_if_foreign(worker_id, connector))
+
+    async def _report_if_foreign(self, worker_id: str, connector: str) -> None:
+        if await self._running_group.is_foreign(worker_id):
+            self._instances.report_foreign_worker(worker_id, connector)
+        self._checked_writers.discard(worker_id)
 
     def _remove_old_statuses(self) -> None:
         wanted = configured(self._snapshot) | self._group_core.reported

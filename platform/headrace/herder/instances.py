@@ -40,6 +40,9 @@ class Instances:
     generation for a status of this worker. By default, it is the generation of the instance. If `removes_statuses` is
     false, statuses of instances that no longer exist are kept: in a group of workers, the leader removes them.
     `may_commit` returns whether a task may commit offsets. By default, every task may.
+
+    If another worker has written a status of an instance of this worker in another generation, `check_writer` receives
+    that worker's id and the connector's name. It calls `report_foreign_worker` if that worker is not in the group.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Instances:
         status_generation: Callable[[], int] | None = None,
         removes_statuses: bool = True,
         may_commit: Callable[[InstanceId], bool] = lambda _: True,
+        check_writer: Callable[[str, str], None] = lambda _worker_id, _connector: None,
     ) -> None:
         self.core = core.HerderCore()
         self.worker = make_worker(self)
@@ -66,6 +70,7 @@ class Instances:
         self._status_generation = status_generation
         self._removes_statuses = removes_statuses
         self._may_commit = may_commit
+        self._check_writer = check_writer
         self._operations: dict[str, dict[asyncio.Task[None], core.Effect]] = {}
         self._is_stopping = False
         self._rewritten: dict[tuple[StatusKey, str], int] = {}
@@ -131,23 +136,25 @@ class Instances:
     def status_read(self, key: StatusKey, status: Status | None) -> None:
         """Handle a status in the status topic: write this worker's status again if another worker has replaced it."""
         generation = 0 if self._status_generation is None else self._status_generation()
-        if not core.is_outdated(status, self.worker_id, generation):
-            return
         effects = self.core.status_replaced(key.connector, key.task)
-        if effects and status is not None and status.generation == generation:
-            if self._rewritten.get((key, status.worker_id)) == generation:
-                self._log_foreign_worker(status.worker_id, key.connector)
-                return
-            self._rewritten[key, status.worker_id] = generation
-        self.carry_out(effects)
+        if effects and status is not None and status.worker_id != self.worker_id:
+            if status.generation == generation:
+                if self._rewritten.get((key, status.worker_id)) == generation:
+                    self.report_foreign_worker(status.worker_id, key.connector)
+                    return
+                self._rewritten[key, status.worker_id] = generation
+            elif status.state is not State.UNASSIGNED:  # which a former owner writes when it stops
+                self._check_writer(status.worker_id, key.connector)
+        if core.is_outdated(status, self.worker_id, generation):
+            self.carry_out(effects)
 
-    def _log_foreign_worker(self, worker_id: str, connector: str) -> None:
-        """Log that two workers that run the same connector replace each other's statuses."""
+    def report_foreign_worker(self, worker_id: str, connector: str) -> None:
+        """Log once that a worker of another group runs the same connector as this worker."""
         if worker_id not in self._foreign_workers:
             self._foreign_workers.add(worker_id)
             log.error(
-                "Status topic: worker %s writes statuses of the same connectors as this worker, for example of %s; "
-                "this worker does not write them again. Another group uses this status topic: set another "
+                "Status topic: worker %s writes statuses of the same connectors as this worker, for example of %s. "
+                "Another group uses this status topic, and both groups may run the same connectors: set another "
                 "status.storage.topic, config.storage.topic and offset.storage.topic for each group",
                 worker_id,
                 connector,

@@ -23,6 +23,7 @@ class OldStatuses:
     def __init__(self, statuses: KafkaStatusStore, instances: Instances) -> None:
         self._statuses = statuses
         self._instances = instances
+        self._reported = set[str]()
 
     def exist(self, assignment: Assignment, generation: int) -> bool:
         """Whether other workers have written later statuses for connectors or tasks that this worker runs."""
@@ -36,6 +37,7 @@ class OldStatuses:
         for name, task, status in list(self._later(assignment, generation)):
             if status.worker_id in members:
                 continue
+            self._report(status.worker_id)
             log.info(
                 "Connector %s: replacing the status of %s that worker %s wrote in generation %d, because that "
                 "worker is not a member of the group",
@@ -46,6 +48,18 @@ class OldStatuses:
             )
             self._statuses.adopt(name, task, self._instances.worker_id)
             self._instances.carry_out(self._instances.core.status_replaced(name, task))
+
+    def _report(self, worker_id: str) -> None:
+        """Log once that this worker replaces the statuses of a worker, which may be running in another group."""
+        if worker_id not in self._reported:
+            self._reported.add(worker_id)
+            log.warning(
+                "Status topic: worker %s, which is not a member of the group, has written statuses of this worker's "
+                "connectors; this worker replaces them. If that worker is running, another group uses the same "
+                "internal topics, and both groups run the same connectors: stop one of the groups, and set another "
+                "status.storage.topic, config.storage.topic and offset.storage.topic for it",
+                worker_id,
+            )
 
     def _later(self, assignment: Assignment, generation: int) -> Iterator[tuple[str, int | None, Status]]:
         for name, task in [*((name, None) for name in assignment.connectors), *assignment.tasks]:

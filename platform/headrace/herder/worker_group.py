@@ -283,6 +283,16 @@ class WorkerGroup:
         urls = [_url_of(bytes(member.member_metadata)) for member in await self._describe_members()]
         return {urlsplit(url).netloc for url in urls if url is not None}
 
+    async def is_foreign(self, worker_id: str) -> bool:
+        """Whether a worker is not a member of the group.
+
+        A worker that has lost its membership joins again within the session timeout, and is not foreign.
+        """
+        if worker_id in await self.worker_ids():
+            return False
+        await asyncio.sleep(self._session_timeout_s + SESSION_EXPIRY_EXTRA_S)
+        return worker_id not in await self.worker_ids()
+
     async def _restart(self) -> None:
         await self.on_membership_lost()
         await self._membership.leave("the membership failed")

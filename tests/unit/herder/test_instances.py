@@ -69,6 +69,25 @@ async def test_status_that_a_worker_of_another_group_wrote_is_replaced_once_per_
     assert [text.split(":")[1].split()[1] for text in errors] == ["other", "third"]
 
 
+async def test_writer_of_a_status_of_another_generation_is_checked_unless_the_status_is_unassigned() -> None:
+    checked: list[tuple[str, str]] = []
+    instances = make_instances(
+        MemoryOffsetStore(), status_generation=lambda: 5, check_writer=lambda *found: checked.append(found)
+    )
+    runs = [PutStatus("c", 0, State.RUNNING)]
+    instances.core.status_replaced = lambda *_: runs  # type: ignore[assignment,method-assign]
+    for state, worker_id, generation in (
+        (State.RUNNING, "earlier", 4), (State.FAILED, "later", 6), (State.UNASSIGNED, "stopped", 4),
+        (State.RUNNING, "me", 4), (State.RUNNING, "equal", 5),
+    ):  # fmt: skip
+        instances.status_read(StatusKey("c", 0), Status(state, worker_id, generation))
+    instances.status_read(StatusKey("c", 0), None)
+    assert checked == [("earlier", "c"), ("later", "c")]
+    runs.clear()  # this worker does not run the task
+    instances.status_read(StatusKey("c", 0), Status(State.RUNNING, "third", 6))
+    assert len(checked) == 2
+
+
 async def test_offsets_of_a_task_that_another_worker_may_run_are_not_stored() -> None:
     offsets, may_commit = MemoryOffsetStore(), True
     instances = make_instances(offsets, may_commit=lambda _: may_commit)

@@ -29,7 +29,9 @@ def read(state: StatusTopicState, task: int, worker_id: str, generation: int) ->
     state.apply(task, encode_key(StatusKey("c", task)), encode_status(status))
 
 
-async def test_failed_status_replaces_a_status_that_a_worker_outside_the_group_wrote_with_a_later_generation() -> None:
+async def test_failed_status_replaces_a_status_that_a_worker_outside_the_group_wrote_with_a_later_generation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     state = StatusTopicState()
     read(state, 0, "gone:1", 9)
     read(state, 1, "member:1", 9)
@@ -49,3 +51,4 @@ async def test_failed_status_replaces_a_status_that_a_worker_outside_the_group_w
 
     await old.replace(OWN, 2, worker_ids)
     assert state.get("c").tasks == {0: Status(State.FAILED, "own:1", 2), 1: Status(State.RUNNING, "member:1", 9)}
+    assert [record.args for record in caplog.records if record.levelname == "WARNING"] == [("gone:1",)]
