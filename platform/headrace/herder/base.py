@@ -85,8 +85,11 @@ class BaseHerder:
         self._types: dict[str, str] = {}  # "source" or "sink", by connector class
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def _prepare_change(self) -> None:
-        """Wait until this worker can change a connector. Raises ForwardError if only another worker can."""
+    async def _prepare_change(self, connector_class: str | None = None) -> None:
+        """Wait until this worker can change a connector. Raises ForwardError if only another worker can.
+
+        `connector_class` is the class whose code the change calls, if any.
+        """
 
     def _check_membership(self) -> None:
         """Check that no other worker can be the leader. Raises HerderError."""
@@ -187,7 +190,7 @@ class BaseHerder:
         self, name: str, config: Mapping[str, str], *, target: TargetState | None = None, replace: bool = True
     ) -> PutResult:
         """Create or reconfigure a connector. Raises BadRequestError, AlreadyExistsError."""
-        await self._prepare_change()
+        await self._prepare_change(config.get("connector.class", ""))
         kind = await self._kind_of(config)
         async with self._lock(name):
             is_new = name not in self._snapshot.connectors
@@ -199,7 +202,7 @@ class BaseHerder:
 
     async def patch(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
         """Change configuration keys. The value None removes a key (KIP-477). Raises NotFoundError, BadRequestError."""
-        await self._prepare_change()
+        await self._prepare_change(changes.get("connector.class") or self._class_of(name))
         while True:
             before = self._state(name).config
             patched = {key: value for key, value in {**before, **changes}.items() if value is not None}
@@ -352,7 +355,7 @@ class BaseHerder:
 
         Raises HerderError.
         """
-        await self._prepare_change()
+        await self._prepare_change(self._class_of(name))
         if self._state(name).target is TargetState.STOPPED:
             with stage(f"waiting until the tasks of connector {name} have stopped"):
                 await self._wait_until_tasks_end(name)
@@ -434,6 +437,11 @@ class BaseHerder:
 
     def _type_of(self, state: ConnectorState) -> str:
         return self._types.get(state.config.get("connector.class", ""), "unknown")
+
+    def _class_of(self, name: str) -> str:
+        """Return the class of a connector, or an empty string if this worker does not know the connector."""
+        state = self._snapshot.connectors.get(name)
+        return "" if state is None else state.config.get("connector.class", "")
 
     def _state(self, name: str, message: str = "Connector {} not found") -> ConnectorState:
         try:

@@ -245,10 +245,12 @@ class DistributedHerder(BaseHerder):
 
     # Requests
 
-    async def _prepare_change(self) -> None:
+    async def _prepare_change(self, connector_class: str | None = None) -> None:
         await self._wait_until_stable()
         if not self._group_core.is_leader:
-            raise self._forward_error("Only the leader can change connectors", lambda: self._group_core.leader_url)
+            raise self._forward_error(
+                "Only the leader can change connectors", lambda: self._group_core.leader_url, connector_class
+            )
 
     async def _wait_until_stable(self) -> None:
         """Wait until no rebalance is in progress. Raises WorkerStoppingError, ForwardError."""
@@ -333,9 +335,11 @@ class DistributedHerder(BaseHerder):
             "Another worker runs it", lambda: group.owner_url(name, task) if group.is_leader else group.leader_url
         )
 
-    def _forward_error(self, text: str, find_url: Callable[[], str | None]) -> ForwardError:
+    def _forward_error(
+        self, text: str, find_url: Callable[[], str | None], connector_class: str | None = None
+    ) -> ForwardError:
         url = find_url()
-        return ForwardError(text, url, lambda: self._wait_until_replaced(find_url, url))
+        return ForwardError(text, url, lambda: self._wait_until_replaced(find_url, url), connector_class)
 
     async def _wait_until_replaced(self, find_url: Callable[[], str | None], url: str | None) -> None:
         while find_url() == url:

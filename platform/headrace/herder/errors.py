@@ -65,16 +65,22 @@ class ForwardError(HerderError):
     """Only another worker can execute the request: the leader, or the worker that runs the connector or task.
 
     `url` is the other worker's URL, or None if it is unknown, because a rebalance is in progress. `replaced` waits
-    until a rebalance has replaced the other worker.
+    until a rebalance has replaced the other worker. `connector_class` is the connector class whose code the request
+    calls, if any.
     """
 
     status = 409
 
     def __init__(
-        self, message: str, url: str | None, replaced: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self,
+        message: str,
+        url: str | None,
+        replaced: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        connector_class: str | None = None,
     ) -> None:
         self.url = url
         self.replaced = replaced
+        self.connector_class = connector_class
         super().__init__(message)
 
 

@@ -2,12 +2,17 @@
 
 The first worker adds `forward=true` to the query, and the second worker changes it to `forward=false`. A third worker
 does not forward the request again. It responds with an error.
+
+A worker forwards only a few requests at the same time for one connector class or one connector, so that others can be
+forwarded if the code of this class hangs in the other worker.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from urllib.parse import urlencode
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +28,10 @@ _TOO_MANY_HOPS = "Cannot complete request because of a conflicting operation (e.
 _STOPPING = b'"Worker is shutting down"'
 _SENT_HEADERS = ("authorization", "x-connect-authorization", "x-connect-request-signature-algorithm")
 _RETURNED_HEADERS = ("content-type", "location")
+
+REQUESTS_MAX = rest_client.Kind.FORWARDED.value // 4
+"""The maximum number of concurrently forwarded requests for one connector class or one connector."""
+_limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
 
 class WorkerGoneError(HerderError):
@@ -47,9 +56,10 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
     log.debug("Forwarding request %s %s", request.method, url)
     body = getattr(request.state, "body", None)
     try:
-        response = await rest_client.send_unless_replaced(
-            error.replaced, config, request.method, url, body, headers, kind=rest_client.Kind.FORWARDED
-        )
+        async with _limit_of(error.connector_class or request.path_params.get("connector", "")):
+            response = await rest_client.send_unless_replaced(
+                error.replaced, config, request.method, url, body, headers, kind=rest_client.Kind.FORWARDED
+            )
     except OSError as reason:
         text = f"IO Error trying to forward REST request to {error.url}: {reason}"
         # PUT requests are idempotent, so they are repeated even if the worker stopped while it executed the request.
@@ -64,3 +74,11 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
         raise WorkerGoneError(f"The worker at {error.url} is shutting down")
     returned = {name: response.headers[name] for name in _RETURNED_HEADERS if name in response.headers}
     return Response(response.body, response.status, returned)
+
+
+def _limit_of(name: str) -> asyncio.Semaphore:
+    """Return the limit for forwarded requests of a connector class or, if they call no plug-in, of a connector."""
+    limit = _limits.get(name)
+    if limit is None:
+        limit = _limits[name] = asyncio.Semaphore(REQUESTS_MAX)
+    return limit

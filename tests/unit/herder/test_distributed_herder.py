@@ -13,13 +13,13 @@ import pytest
 
 from headrace.herder import rest_client
 from headrace.herder.distributed import DistributedHerder
-from headrace.herder.errors import HerderError
+from headrace.herder.errors import ForwardError, HerderError
 from headrace.herder.group_protocol import Version
 from headrace.rest import responses
 from headrace.rest.server import RestServer
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores import kafka_config_store
-from headrace.stores.config_store import PutTargetState, TargetState
+from headrace.stores.config_store import ConfigSnapshot, ConnectorState, PutTargetState, TargetState
 from headrace.stores.topic_log import TopicLog
 from support.herder import SlowWorker
 
@@ -141,8 +141,29 @@ async def test_task_configurations_for_a_suspended_leader_are_sent_again_when_a_
     assert b"/connectors/c/tasks?forward=false" in received, "the former leader must not forward it to the next leader"
 
 
+async def test_forward_error_names_the_connector_class_whose_code_the_request_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    herder = make_herder()
+    monkeypatch.setattr(herder, "_group", StableGroup())
+    state = ConnectorState({"connector.class": "C"}, TargetState.STOPPED, 0)
+    herder._instances.core.on_snapshot(ConfigSnapshot(0, {"c": state}))
+    for change, expected in (
+        (herder.put("new", {"connector.class": "New"}), "New"),
+        (herder.patch("c", {"a": "1"}), "C"),
+        (herder.patch("c", {"connector.class": "New"}), "New"),
+        (herder.reset_offsets("c"), "C"),
+        (herder.set_target("c", TargetState.PAUSED), None),
+    ):
+        with pytest.raises(ForwardError) as caught:
+            await change
+        assert caught.value.connector_class == expected
+
+
 class StableGroup:
     """A group without a rebalance in progress."""
+
+    is_stable = True
 
     async def wait_until_stable(self) -> None:
         """Return immediately."""

@@ -203,3 +203,32 @@ async def test_request_for_a_leader_that_stays_unreachable_fails_with_status_500
     message = json.loads(bytes(response.body))["message"]
     assert re.match(f"Request timed out|IO Error trying to forward REST request to {gone}", message)
     assert gone in message
+
+
+async def test_forwarded_requests_for_a_hung_connector_class_do_not_delay_other_forwarded_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent, hung = list[str](), asyncio.Event()
+
+    async def send(_config: Any, _method: str, url: str, *_: Any, **__: Any) -> rest_client.RestResponse:
+        sent.append(url)
+        if "hung" in url:
+            await hung.wait()
+        return rest_client.RestResponse(204, {}, b"")
+
+    def forward(path: str, connector: str, connector_class: str | None) -> asyncio.Future[Response]:
+        async def endpoint(_request: Request) -> Response:
+            raise ForwardError("another worker leads", "http://leader/", None, connector_class)
+
+        received = request(b"{}")
+        received.scope.update(query_string=b"", path=path, path_params={"connector": connector})
+        return asyncio.ensure_future(responses.with_error_handling(endpoint, CONFIG)(received))
+
+    monkeypatch.setattr(rest_client, "send", send)
+    forwarded = [forward(f"/connectors/hung{n}/config", f"hung{n}", "Hung") for n in range(70)]
+    forwarded += [forward("/connectors/hung/pause", "hung", None) for _ in range(70)]
+    sound = [forward("/connectors/a/config", "a", "Sound"), forward("/connectors/a/pause", "a", None)]
+    assert [(await asyncio.wait_for(each, 5)).status_code for each in sound] == [204, 204]
+    assert len(sent) < rest_client.Kind.FORWARDED.value
+    hung.set()
+    assert {(await each).status_code for each in forwarded} == {204}
