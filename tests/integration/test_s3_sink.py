@@ -219,7 +219,13 @@ def test_s3_sink_task_fails_if_the_bucket_does_not_exist(bucket: s3.S3Server) ->
         put(bucket, [row(offset) for offset in range(3)], s3__bucket__name="nope")
 
 
-def test_s3_sink_validation_reports_a_missing_bucket_and_an_unreachable_store(bucket: s3.S3Server) -> None:
+def test_s3_sink_validation_reports_errors_of_the_bucket_the_store_the_proxy_and_the_credentials(
+    bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+
     def errors(**props: str) -> dict[str, list[str]]:
         settings = bucket.props() | {"format.class": "JsonFormat", "flush.size": "3"} | props
         values = config_def(S3SinkConfig).validate(settings)
@@ -229,6 +235,8 @@ def test_s3_sink_validation_reports_a_missing_bucket_and_an_unreachable_store(bu
     assert errors() == {}
     assert "404" in errors(**{"s3.bucket.name": "nope"})["s3.bucket.name"][0]
     assert "store.url" in errors(**{"store.url": "http://127.0.0.1:1", "s3.part.retries": "0"})
+    assert list(errors(**{"s3.proxy.url": "http://127.0.0.1:1", "s3.part.retries": "0"})) == ["s3.proxy.url"]
+    assert list(errors(**{"aws.access.key.id": "", "aws.secret.access.key": ""})) == ["s3.credentials.provider.class"]
 
 
 class TaskContext:

@@ -17,7 +17,14 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import boto3
 from botocore.config import Config as ClientConfig
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+)
 from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 from botocore.session import get_session
@@ -37,7 +44,6 @@ _FATAL = frozenset(
 _loader = create_loader()
 """Caches the description of the S3 API, which takes long to parse, for all clients of the process."""
 _DENIED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
-_FATAL_CLIENT_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProxyConnectionError")
 
 
 class TemporaryError(Exception):
@@ -45,7 +51,11 @@ class TemporaryError(Exception):
 
 
 class AccessDeniedError(ConnectError):
-    """The store rejects the credentials, or they do not permit the request."""
+    """There are no credentials, the store rejects them, or they do not permit the request."""
+
+
+class ProxyError(ConnectError):
+    """The proxy cannot be reached."""
 
 
 class UploadLostError(Exception):
@@ -85,7 +95,7 @@ class Bucket:
         self._client: Any = _session(config).client(
             "s3",
             region_name=config.region,
-            endpoint_url=config.store_url,
+            endpoint_url=config.store_url or None,
             config=ClientConfig(
                 retries={"total_max_attempts": config.part_retries + 1, "mode": "standard"},
                 s3={
@@ -166,6 +176,14 @@ class ObjectBody:
         self._body.close()
 
 
+_FATAL_CLIENT_ERRORS: dict[type[BotoCoreError], type[ConnectError]] = {
+    NoCredentialsError: AccessDeniedError,
+    PartialCredentialsError: AccessDeniedError,
+    ProxyConnectionError: ProxyError,
+    ParamValidationError: ConnectError,
+}
+
+
 @contextmanager
 def _translated(failure: str) -> Iterator[None]:
     """Convert boto3's exceptions in the `with` block to those of this module. Messages begin with `failure`."""
@@ -185,8 +203,9 @@ def _translated(failure: str) -> Iterator[None]:
             raise ConnectError(text) from error
         raise TemporaryError(text) from error
     except BotoCoreError as error:
-        if type(error).__name__ in _FATAL_CLIENT_ERRORS:
-            raise ConnectError(f"{failure}: {error}") from error
+        for class_, fatal in _FATAL_CLIENT_ERRORS.items():
+            if isinstance(error, class_):
+                raise fatal(f"{failure}: {error}") from error
         raise TemporaryError(f"{failure}: {error}") from error
     except (HTTPError, OSError) as error:
         raise TemporaryError(f"{failure}: {error}") from error
@@ -212,7 +231,7 @@ def _session(config: S3ConnectionConfig) -> boto3.session.Session:
         options["ExternalId"] = role["sts.role.external.id"]
 
     def create_client(*arguments: Any, **options: Any) -> Any:
-        options |= {"region_name": config.region, "endpoint_url": config.store_url}
+        options |= {"region_name": config.region, "endpoint_url": config.store_url or None}
         return base.create_client(*arguments, **options)
 
     fetcher = AssumeRoleCredentialFetcher(

@@ -10,7 +10,7 @@ from headrace_connectors.s3.connection import S3ConnectionConfig
 def check_bucket(config: S3ConnectionConfig, values: dict[str, ConfigValue]) -> None:
     """Add an error to `values`, a validation result, if the bucket does not exist or cannot be accessed."""
     try:
-        from headrace_connectors.s3.bucket import AccessDeniedError, Bucket, TemporaryError
+        from headrace_connectors.s3.bucket import AccessDeniedError, Bucket, ProxyError, TemporaryError
     except ModuleNotFoundError as error:
         message = f'the S3 connectors need the Python package {error.name}: pip install "headrace[s3]"'
         values["s3.bucket.name"].errors.append(message)
@@ -26,6 +26,8 @@ def check_bucket(config: S3ConnectionConfig, values: dict[str, ConfigValue]) -> 
     except AccessDeniedError as error:
         key = "aws.access.key.id" if config.access_key_id else "s3.credentials.provider.class"
         values[key].errors.append(f"{error}; check the credentials and that they permit access to the bucket")
+    except ProxyError as error:
+        values["s3.proxy.url"].errors.append(str(error))
     except ConnectError as error:
         values["s3.bucket.name"].errors.append(str(error))
     except ValueError as error:  # boto3 rejects an endpoint that is not a URL

@@ -95,3 +95,9 @@ def test_configured_sse_customer_key_is_decoded_from_base64_for_s3_requests() ->
     secret = bytes(range(32))
     bucket = Bucket(sink(s3__sse__customer__key=base64.b64encode(secret).decode()))
     assert bucket.customer_key == {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": secret}
+
+
+def test_blank_store_url_means_amazon_s3() -> None:
+    bucket = Bucket(sink(store__url=""))
+    assert bucket._client.meta.endpoint_url == "https://s3.us-west-2.amazonaws.com"
+    assert bucket.address == "s3://b"
