@@ -514,6 +514,16 @@ class HerderCore:
             return [*self._fail(local.instances[None], trace), *self._reconcile(id_.connector)]
         return self._retry_later(local, id_)
 
+    def task_configs_rejected(self, name: str, configs: Sequence[Mapping[str, str]], trace: str) -> list[Effect]:
+        """Fail the connector that has generated these task configurations, because they can never be stored."""
+        local = self._connectors.get(name)
+        instance = None if local is None else local.instances.get(None)
+        if local is None or instance is None or instance.phase is not _Phase.RUNNING:
+            return []
+        if local.generated != [dict(config) for config in configs]:
+            return []  # the connector has generated others since
+        return [*self._fail(instance, trace), *self._reconcile(name)]
+
     def _retry_later(self, local: _Connector, id_: InstanceId) -> list[Effect]:
         if local.retrying == id_:
             return []

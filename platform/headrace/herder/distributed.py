@@ -19,7 +19,7 @@ from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
 from headrace.herder.broker_wait import BrokerWait
 from headrace.herder.connector_offsets import ConnectorOffsets
-from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
+from headrace.herder.errors import BadRequestError, ForwardError, HerderError, PayloadTooLargeError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus, WorkerMetrics
@@ -394,7 +394,10 @@ class DistributedHerder(BaseHerder):
     # Task configurations, from the worker that runs the connector to the leader
 
     async def _submit_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Store task configurations through the leader, in the background. Retry until the leader has stored them."""
+        """Store task configurations through the leader, in the background.
+
+        Retry until the leader has stored them. If they are too large, fail the connector.
+        """
         if (earlier := self._submissions.pop(name, None)) is not None:
             earlier.cancel()
         self._submissions[name] = self._spawn(self._submit_until_stored(name, configs))
@@ -404,6 +407,9 @@ class DistributedHerder(BaseHerder):
         while self._group_core.assignment.contains(name, None):
             try:
                 await self._submit_once(name, configs)
+                return
+            except PayloadTooLargeError as error:
+                self._instances.task_configs_rejected(name, configs, error)
                 return
             except (ClientError, HerderError, OSError) as error:
                 state = self._snapshot.connectors.get(name)
@@ -441,7 +447,8 @@ class DistributedHerder(BaseHerder):
         if response is None:
             raise HerderError(f"the leader {leader} was replaced before it responded")
         if response.status >= 300:
-            raise HerderError(f"the leader {leader} responded {response.describe()}")
+            kind = PayloadTooLargeError if response.status == PayloadTooLargeError.status else HerderError
+            raise kind(f"the leader {leader} responded {response.describe()}")
 
     # The group (worker_group.GroupListener)
 

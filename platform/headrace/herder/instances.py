@@ -319,6 +319,13 @@ class Instances:
             effects = self.core.task_configs_generated(instance, configs)
         self.carry_out(effects)
 
+    def task_configs_rejected(self, name: str, configs: Sequence[Mapping[str, str]], error: Exception) -> None:
+        """Fail a connector whose task configurations can never be stored."""
+        text = f"The task configurations of connector {name} cannot be stored: {error}"
+        if effects := self.core.task_configs_rejected(name, configs, logs.secrets.mask(text)):
+            log.error("%sConnector %s: failed: %s", logs.context(name), name, text)
+        self.carry_out(effects)
+
     async def _store(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         await self._store_task_configs(name, configs)
 

@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from headrace.herder import rest_client
+from headrace.herder.assignment import Assignment
 from headrace.herder.distributed import DistributedHerder
 from headrace.herder.errors import ForwardError, HerderError
+from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
 from headrace.rest import responses
 from headrace.rest.server import RestServer
@@ -139,6 +141,25 @@ async def test_task_configurations_for_a_suspended_leader_are_sent_again_when_a_
                 await asyncio.wait_for(submission, 5)
             received = await asyncio.to_thread(read_to_end, connection)
     assert b"/connectors/c/tasks?forward=false" in received, "the former leader must not forward it to the next leader"
+
+
+async def test_connector_fails_if_the_leader_responds_that_its_task_configurations_are_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def send(*_: Any, **__: Any) -> rest_client.RestResponse:
+        return rest_client.RestResponse(413, {}, b'{"message": "a record is larger than 1 MiB"}')
+
+    monkeypatch.setattr(rest_client, "send", send)
+    herder = make_herder()
+    monkeypatch.setattr(herder, "_group", StableGroup())
+    group, rejected = herder._group_core, list[str]()
+    monkeypatch.setattr(GroupCore, "assignment", Assignment(frozenset({"c"}), frozenset()))
+    group.version, group.leader_url = Version.COMPATIBLE, "http://leader/"
+    monkeypatch.setattr(
+        herder._instances, "task_configs_rejected", lambda name, _, error: rejected.append(f"{name}: {error}")
+    )
+    await asyncio.wait_for(herder._submit_until_stored("c", [{"a": "1"}]), 5)
+    assert rejected == ["c: the leader http://leader/ responded 413: a record is larger than 1 MiB"]
 
 
 async def test_forward_error_names_the_connector_class_whose_code_the_request_calls(

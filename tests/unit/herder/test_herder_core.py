@@ -340,6 +340,18 @@ def test_connector_fails_after_a_fatal_error_in_generating_task_configs() -> Non
     assert (status.state, status.trace) == (State.FAILED, "too many")
 
 
+def test_connector_fails_if_its_task_configs_can_never_be_stored() -> None:
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {}))
+    worker.settle(1)
+    assert worker.core.task_configs_rejected("c", [{"n": "outdated"}], "too large") == []
+    worker.carry_out(worker.core.task_configs_rejected("c", [{"n": "0"}], "too large"))
+    status = worker.status("c").connector
+    assert status is not None
+    assert (status.state, status.trace) == (State.FAILED, "too large")
+    assert worker.core.task_configs_rejected("deleted", [{"n": "0"}], "too large") == []
+
+
 def test_task_configs_that_were_generated_from_an_outdated_configuration_are_ignored() -> None:
     worker = running_worker(a="1")
     old = worker.alive["c", None].instance
