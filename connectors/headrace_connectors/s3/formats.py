@@ -70,13 +70,13 @@ class _Lines(FileFormat):
         self._stream.finish()
 
 
-def _encode_bytes(schema: Schema | None, values: Sequence[Any], separator: bytes = b"") -> Sequence[bytes]:
+def _encode_bytes(values: Sequence[Any], separator: bytes, converter: str) -> Sequence[bytes]:
     """Return the values as bytes. A value that contains the separator is an error, unless the separator is empty."""
     errors: dict[int, Exception] = {}
     for index, value in enumerate(values):
         if not isinstance(value, (bytes, bytearray, memoryview)):
             errors[index] = DataError(
-                f"ByteArrayFormat needs values of type BYTES, found: {type(value).__name__}; set value.converter to "
+                f"ByteArrayFormat needs values of type BYTES, found: {type(value).__name__}; set {converter} to "
                 "ByteArrayConverter"
             )
         elif separator and separator in bytes(value):
@@ -95,13 +95,16 @@ def _bytes_separator(config: S3SinkConfig) -> bytes:
     return b"\n" if text is None else text.encode("ascii", "backslashreplace").decode("unicode_escape").encode()
 
 
-def encoder_for(class_name: str, config: S3SinkConfig) -> Encode:
-    """Return the function that encodes values for the format `class_name`."""
+def encoder_for(class_name: str, config: S3SinkConfig, converter: str = "value.converter") -> Encode:
+    """Return the function that encodes values for the format `class_name`.
+
+    `converter` is the key of the converter that creates the values, for error messages.
+    """
     name = format_name(class_name)
     if name == "bytearray":
         # Without keys and headers, such records are written for other programs, as by Confluent's sink.
         rejected = _bytes_separator(config) if config.store_keys or config.store_headers else b""
-        return lambda schema, values: _encode_bytes(schema, values, rejected)
+        return lambda schema, values: _encode_bytes(values, rejected, converter)
     if name == "parquet":
         from headrace_connectors.s3.parquet import encode_rows  # imports PyArrow, which is slow
 

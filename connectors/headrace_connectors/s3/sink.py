@@ -393,10 +393,12 @@ def _all_of(files: PartitionFiles) -> set[DirectoryFiles]:
 
 def _sides(config: S3SinkConfig) -> list[_Side]:
     """Return the kinds of files that each directory has, beginning with the file of the values."""
-    found = [("", config.format_class, _values)]
-    found += [(".keys", config.keys_format_class, _keys)] if config.store_keys else []
-    found += [(".headers", config.headers_format_class, _headers)] if config.store_headers else []
-    return [_Side(suffix, name, encoder_for(name, config), read) for suffix, name, read in found]
+    found = [("", "value", config.format_class, _values)]
+    found += [(".keys", "key", config.keys_format_class, _keys)] if config.store_keys else []
+    found += [(".headers", "header", config.headers_format_class, _headers)] if config.store_headers else []
+    return [
+        _Side(suffix, name, encoder_for(name, config, f"{part}.converter"), read) for suffix, part, name, read in found
+    ]
 
 
 def _encode(side: _Side, batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
