@@ -262,6 +262,19 @@ def test_validation_reports_an_unreachable_server_at_the_key_connection_url(serv
     assert "is not reachable" in found["connection.url"][0]
 
 
+def test_validation_reports_external_resources_that_do_not_exist(server: SearchServer) -> None:
+    put(server, [row(0)], key__ignore="true")
+    settings = {
+        "connection.url": server.url, "read.timeout.ms": "60000", "external.resource.usage": "INDEX",
+        "topic.to.external.resource.mapping": "a:items,b:nothing",
+    }  # fmt: skip
+    values = config_def(ElasticsearchSinkConfig).validate(settings)
+    ElasticsearchSinkConnector().validate(settings, values)
+    assert {key: value.errors for key, value in values.items() if value.errors} == {
+        "topic.to.external.resource.mapping": ["The index, data stream or alias nothing does not exist"]
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_record_is_lost_or_stored_twice_after_kills_of_the_worker(server: SearchServer, tmp_path: Path) -> None:

@@ -31,6 +31,14 @@ class TooLargeError(Exception):
     """The server does not accept a request of this size."""
 
 
+class KeyStoreError(ConnectError):
+    """The file of `key`, a configuration key, is unusable."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+
+
 class RefusedError(ConnectError):
     """The server refused a request with the HTTP status `status`."""
 
@@ -74,6 +82,13 @@ class Client:
         status, _ = self._request("HEAD", f"/{quote(name, safe='')}", allowed=(404,))
         if status == 404:
             self._create(f"/{quote(name, safe='')}", f"index {name}", "{}")
+
+    def is_missing(self, name: str) -> bool:
+        """Whether no index, data stream or alias has this name. Raises TemporaryError or ConnectError.
+
+        If the user may write but not read metadata, the result is False.
+        """
+        return self._request("HEAD", f"/{quote(name, safe='')}", allowed=(403, 404))[0] == 404
 
     def ensure_data_stream(self, name: str) -> None:
         """Create a data stream, unless it exists. Raises TemporaryError or ConnectError."""
@@ -171,6 +186,7 @@ def _node(url: str, config: ElasticsearchSinkConfig) -> NodeConfig:
 
 
 def _tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
+    _check_key_stores(config)
     try:
         certificates = config.truststore_certificates
         pem = None if certificates is None else certificates.value.replace("\\n", "\n")
@@ -181,20 +197,25 @@ def _tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
             password = config.key_password or config.keystore_password
             context.load_cert_chain(config.keystore, password="" if password is None else password.value)
     except (OSError, ValueError) as error:
-        problem = f"Cannot load the certificates and keys of elastic.https.ssl.*: {error}"
-        raise ConnectError(_key_store_error(config) or problem) from error
+        raise ConnectError(f"Cannot load the certificates and keys of elastic.https.ssl.*: {error}") from error
     return context
 
 
-def _key_store_error(config: ElasticsearchSinkConfig) -> str | None:
-    """Return an error for the first configured file that is a Java key store, or None if there is no Java key store."""
+def _check_key_stores(config: ElasticsearchSinkConfig) -> None:
+    """Raise KeyStoreError for the first configured file that cannot be read or is a Java key store."""
     for name, location in (("truststore", config.truststore), ("keystore", config.keystore)):
-        path = Path(location or "")
-        start = path.read_bytes()[:4] if path.is_file() else b""
+        if not location:
+            continue
+        key, path = f"elastic.https.ssl.{name}.location", Path(location)
+        try:
+            with path.open("rb") as file:
+                start = file.read(4)
+        except OSError as error:
+            raise KeyStoreError(key, f"cannot read {path}: {error.strerror}") from error
         if start == _JKS_MAGIC or start[:2] == _PKCS12_START:
             export = "keytool -importkeystore -srckeystore STORE -destkeystore STORE.p12 -deststoretype PKCS12, then "
-            return (
-                f"elastic.https.ssl.{name}.location: {path} is a Java key store, but only PEM is supported. Export it: "
-                f"{export if start == _JKS_MAGIC else ''}openssl pkcs12 -nodes -in STORE.p12 -out STORE.pem"
+            raise KeyStoreError(
+                key,
+                f"{path} is a Java key store, but only PEM is supported. Export it: "
+                f"{export if start == _JKS_MAGIC else ''}openssl pkcs12 -nodes -in STORE.p12 -out STORE.pem",
             )
-    return None

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from headrace.api.config import ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
 from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
+from headrace_connectors.elasticsearch.names import forbidden_characters
 
 _CONNECTION, _REQUESTS, _DOCUMENTS, _STREAMS = "Connection", "Requests", "Documents", "Data streams and aliases"
 _TLS, _COMPAT = "TLS", "Accepted for compatibility"
@@ -399,6 +400,9 @@ def _target_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
     is_stream = (stream in ("LOGS", "METRICS")) or usage in DATA_STREAM_USAGES
     if stream in ("LOGS", "METRICS") and not values.get("data.stream.dataset"):
         yield ConfigError("data.stream.dataset", "", "must be set if data.stream.type is set")
+    bad = forbidden_characters(str(values.get("data.stream.dataset")))
+    if bad:
+        yield ConfigError("data.stream.dataset", values["data.stream.dataset"], f"may not contain {bad[0]!r}")
     if is_stream and str(values.get("write.method")).upper() == "UPSERT":
         yield ConfigError("write.method", "UPSERT", "must be INSERT for data streams")
     if is_stream and str(values.get("behavior.on.null.values")).upper() == "DELETE":

@@ -22,8 +22,13 @@ def data_stream_name(type_name: str, dataset: str, namespace: str, topic: str) -
     return _checked(f"{type_name.lower()}-{dataset.lower()}-{suffix}", topic)
 
 
+def forbidden_characters(name: str) -> list[str]:
+    """Return the characters of `name` that the name of an index may not contain."""
+    return sorted(char for char in set(name) if char in _FORBIDDEN or ord(char) < 33)
+
+
 def _checked(name: str, topic: str) -> str:
-    bad = sorted(char for char in set(name) if char in _FORBIDDEN or ord(char) < 33)
+    bad = forbidden_characters(name)
     if not name or bad or name.startswith("+") or len(name.encode()) > _MAX_LENGTH:
         reason = f"it may not contain {bad[0]!r}" if bad else "no index can have this name"
         raise DataError(

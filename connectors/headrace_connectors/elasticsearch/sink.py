@@ -268,13 +268,13 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
         return [__name__, f"{__package__}.writer"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that a server responds and accepts the credentials."""
+        """Check that a server responds and accepts the credentials, and that the configured resources exist."""
         try:
             config = ElasticsearchSinkConfig.parse(props)
         except ConfigErrors:
             return
         try:
-            from headrace_connectors.elasticsearch.client import Client, RefusedError, TemporaryError
+            from headrace_connectors.elasticsearch.client import Client, KeyStoreError, RefusedError, TemporaryError
         except ModuleNotFoundError as error:
             message = f'the Elasticsearch sink needs the package {error.name}: pip install "headrace[elasticsearch]"'
             values["connection.url"].errors.append(message)
@@ -284,8 +284,13 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
             client = Client(config)
             try:
                 client.check()
+                missing = [each for each in config.resources.values() if client.is_missing(each)]
             finally:
                 client.close()
+            key = "topic.to.external.resource.mapping"
+            values[key].errors += [f"The index, data stream or alias {each} does not exist" for each in missing]
+        except KeyStoreError as error:
+            values[error.key].errors.append(str(error))
         except RefusedError as error:
             values[name if error.status in (401, 403) else "connection.url"].errors.append(str(error))
         except (TemporaryError, ConnectError) as error:

@@ -230,9 +230,20 @@ def test_error_for_a_java_key_store_says_how_to_export_it(tmp_path: Path, side: 
     settings = {"connection.url": "https://127.0.0.1:1", f"elastic.https.ssl.{side}.location": str(store)}
     values = config_def(ElasticsearchSinkConfig).validate(settings)
     ElasticsearchSinkConnector().validate(settings, values)
-    [error] = values["connection.url"].errors
+    [error] = values[f"elastic.https.ssl.{side}.location"].errors
     assert f"elastic.https.ssl.{side}.location: {store} is a Java key store" in error
     assert "openssl pkcs12" in error
+
+
+def test_validation_reports_a_missing_key_store_at_the_key_of_its_location() -> None:
+    settings = {"connection.url": "https://127.0.0.1:1", "elastic.https.ssl.truststore.location": "/nonexistent.pem"}
+    values = config_def(ElasticsearchSinkConfig).validate(settings)
+    ElasticsearchSinkConnector().validate(settings, values)
+    assert {key: value.errors for key, value in values.items() if value.errors} == {
+        "elastic.https.ssl.truststore.location": [
+            "elastic.https.ssl.truststore.location: cannot read /nonexistent.pem: No such file or directory"
+        ]
+    }
 
 
 @pytest.mark.parametrize("urls", ["http://127.0.0.1:1,{}", "{},http://127.0.0.1:1"])

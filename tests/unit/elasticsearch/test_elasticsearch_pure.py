@@ -203,6 +203,7 @@ def test_retry_backoff_of_bulk_requests_doubles_up_to_one_day() -> None:
         ({"connection.url": "http://a:b@c"}, "connection.url"),
         ({"connection.username": "u"}, "connection.password"),
         ({"data.stream.type": "LOGS"}, "data.stream.dataset"),
+        ({"data.stream.type": "LOGS", "data.stream.dataset": "a b"}, "data.stream.dataset"),
         ({"proxy.host": "p"}, "proxy.host"),
         ({"elastic.security.protocol": "SSL"}, "connection.url"),
         ({"write.method": "UPSERT", "key.ignore": "true"}, "key.ignore"),
