@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import urllib3
-from elastic_transport import NodeConfig, TlsError, Transport, TransportError, Urllib3HttpNode
+from elastic_transport import NodeConfig, SerializationError, TlsError, Transport, TransportError, Urllib3HttpNode
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
@@ -138,6 +138,11 @@ class Client:
         except TlsError as error:
             raise ConnectError(
                 f"Elasticsearch at {self.address}: the TLS handshake failed: {error.message}; check elastic.https.ssl.*"
+            ) from error
+        except SerializationError as error:  # may be temporary, for example if a proxy responds
+            raise TemporaryError(
+                f"Elasticsearch at {self.address} responded to {method} {target.partition('?')[0]} with data that is "
+                f"not JSON: {error.message}; check connection.url"
             ) from error
         except TransportError as error:
             raise TemporaryError(f"Elasticsearch at {self.address} is not reachable: {error.message}") from error

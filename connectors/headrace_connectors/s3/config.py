@@ -24,6 +24,10 @@ PARTITIONERS = {
 }
 EXTRACTORS = ("Wallclock", "Record", "RecordField")
 _TIME_BASED = ("TimeBased", "Daily", "Hourly")
+_CANNED_ACLS = (
+    "", "private", "public-read", "public-read-write", "authenticated-read", "log-delivery-write", "bucket-owner-read",
+    "bucket-owner-full-control", "aws-exec-read",
+)  # fmt: skip
 _S3, _FILES, _PARTITIONS, _COMPAT = "S3", "Files", "Partitioner", "Accepted for compatibility"
 
 
@@ -100,7 +104,9 @@ class S3SinkConfig(S3ConnectionConfig):
         importance=Importance.HIGH,
         group=_S3,
     )
-    acl: str | None = key("s3.acl.canned", default=None, doc="The canned ACL of objects.", group=_S3)
+    acl: str | None = key(
+        "s3.acl.canned", default=None, one_of=_CANNED_ACLS, doc="The canned ACL of objects.", group=_S3
+    )
     storage_encryption: str = key(
         "s3.ssea.name", default="", one_of=("", "AES256", "aws:kms"), doc="Server-side encryption.", group=_S3
     )

@@ -41,6 +41,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.documents: dict[str, Any] = {}
         self.bulks: list[list[str]] = []
         self.status = 200
+        self.content_type = "application/json"
         self.authorization: str | None = None
         self.max_documents = 1000000
 
@@ -91,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = b"" if self.command == "HEAD" else json.dumps(result[1]).encode()
         self.send_response(result[0])
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", self.server.content_type)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -244,6 +245,15 @@ def test_validation_reports_a_missing_key_store_at_the_key_of_its_location() -> 
             "elastic.https.ssl.truststore.location: cannot read /nonexistent.pem: No such file or directory"
         ]
     }
+
+
+def test_validation_reports_a_server_that_does_not_respond_with_json(server: ScriptedServer) -> None:
+    server.content_type = "application/xml"
+    settings = {"connection.url": server.url}
+    values = config_def(ElasticsearchSinkConfig).validate(settings)
+    ElasticsearchSinkConnector().validate(settings, values)
+    [error] = values["connection.url"].errors
+    assert "responded to GET / with data that is not JSON" in error
 
 
 @pytest.mark.parametrize("urls", ["http://127.0.0.1:1,{}", "{},http://127.0.0.1:1"])

@@ -287,6 +287,7 @@ def test_spools_keep_all_bytes_in_order_within_their_common_memory_limit(steps: 
         ({"partitioner.class": "DailyPartitioner"}, "timezone"),
         ({"partitioner.class": "Random"}, "partitioner.class"),
         ({"timezone": "Mars/Base"}, "timezone"),
+        ({"s3.acl.canned": "foo"}, "s3.acl.canned"),
         ({"path.format": "'open"}, "path.format"),
         ({"rotate.schedule.interval.ms": "5"}, "timezone"),
         ({"behavior.on.null.values": "write"}, "behavior.on.null.values"),
