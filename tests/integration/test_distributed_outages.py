@@ -119,6 +119,26 @@ def test_worker_reports_a_deleted_config_topic_in_its_log_in_health_and_in_respo
     assert "stops without leaving its group" not in worker.log()
 
 
+@pytest.mark.slow
+def test_log_lines_of_a_worker_that_stops_without_a_broker_name_their_causes(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    worker = DistributedWorker(tmp_path / "worker", broker.address, SETTINGS)
+    with worker:
+        Monitored(tmp_path, "cut-off", 1).create(worker)
+        wait_for(lambda: owners(worker, "cut-off").get(0, ("",))[0] == "RUNNING", "the task runs", 30, worker.log)
+        broker.kill()
+        time.sleep(2)  # the clients try to connect again
+        assert worker.stop() < GRACEFUL_S + STOP_TIMEOUT_S + 2
+    log = worker.log()
+    cause = "could not be written: the producer was closed before the records were acknowledged"
+    for key in ("status-connector-cut-off", "status-task-cut-off-0"):
+        assert f"ERROR Status topic: the record with key {key} {cause}" in log
+    assert "the worker stops without leaving its group" in log
+    assert "(asyncio)" not in log
+    assert log.splitlines()[-1].endswith("INFO Kafka Connect stopped (headrace.worker)")
+
+
 @pytest.mark.prove
 def test_tasks_stop_when_the_worker_session_expires_without_a_broker_and_continue_after_the_broker_returns(
     broker: BrokerProcess, tmp_path: Path

@@ -52,7 +52,7 @@ class Consumer:
         self._leftovers: dict[TopicPartition, FetchedChunk] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_poll_ms = cluster.now_ms()
-        self._leaving: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[bool] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_woken = False
         self._closed = False

@@ -114,16 +114,19 @@ class GroupMembership:
             self._core.reset()
         self.rejoin(f"a commit failed with {code.name}")
 
-    async def leave(self, reason: str, timeout_ms: float = 5_000) -> None:
-        """Leave the group. A static member sends no LeaveGroup: it stays a member until its session times out."""
+    async def leave(self, reason: str, timeout_ms: float = 5_000) -> bool:
+        """Leave the group. Return whether this member is no longer in the group, as far as the member knows.
+
+        A static member sends no LeaveGroup: it stays a member until its session times out.
+        """
         await self._stop(self._task)
         await self._stop(self._heartbeats)
         self._task = self._heartbeats = None
-        if self._core.generation.member_id:
-            await self._send_leave(reason, timeout_ms)
+        has_left = not self._core.generation.member_id or await self._send_leave(reason, timeout_ms)
         self._cluster.close_connections(self._purpose)
+        return has_left
 
-    async def _send_leave(self, reason: str, timeout_ms: float) -> None:
+    async def _send_leave(self, reason: str, timeout_ms: float) -> bool:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection = await self._cluster.coordinator_connection(self._core.group_id, self._purpose)
@@ -131,8 +134,10 @@ class GroupMembership:
                 message = self._core.leave_request(reason, version)
                 if message is not None:
                     await connection.request(message, version=version)
+                return message is not None
         except (ClientError, TimeoutError) as error:
             logger.info("Group %s: LeaveGroup failed: %s", self._core.group_id, error)
+            return False
 
     # -- background tasks --------------------------------------------------------------------------------------------
 

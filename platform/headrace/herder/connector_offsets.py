@@ -93,8 +93,7 @@ class ConnectorOffsets:
 
     async def close(self) -> None:
         """Close all stores."""
-        for connector, opened in list(self._open.items()):
-            await self._close(connector, opened)
+        await asyncio.gather(*(self._close(connector, opened) for connector, opened in self._open.items()))
 
     @asynccontextmanager
     async def _store_of(self, connector: str) -> AsyncIterator[OffsetStore]:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +52,7 @@ from headrace.stores.internal_topics import InternalTopic
 from headrace.stores.kafka_config_store import KafkaConfigStore
 from headrace.stores.kafka_offset_store import KafkaOffsetStore
 from headrace.stores.kafka_status_store import KafkaStatusStore
-from headrace.stores.topic_log import TopicLogs
+from headrace.stores.topic_log import CLOSE_TIMEOUT_MS, TopicLogs
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
@@ -66,6 +67,8 @@ STOP_TIMEOUT_S = 5.0
 
 Connectors and tasks stop within task.shutdown.graceful.timeout.ms.
 """
+_STATUSES_TIMEOUT_S = 2.0
+_LEAVE_TIMEOUT_S = STOP_TIMEOUT_S - CLOSE_TIMEOUT_MS / 1000
 SUBMIT_BACKOFF_MIN_S, SUBMIT_BACKOFF_MAX_S = 0.25, 60.0
 NO_LEADER = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
 
@@ -181,23 +184,31 @@ class DistributedHerder(BaseHerder):
         self._session_keys.stop()
         stopped = self._group_core.assignment
         await self._instances.stop()
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._leave_group(stopped)
-        except TimeoutError:
+        has_left = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+                has_left = await self._leave_group(stopped)
+        if not has_left:
             log.warning(
-                "The brokers did not respond within %g s; the worker stops without leaving its group. The other "
-                "workers notice this after session.timeout.ms=%d",
-                STOP_TIMEOUT_S,
+                "Group %s: the brokers did not respond; the worker stops without leaving its group. The other workers "
+                "notice this after session.timeout.ms=%d",
+                self.config["group.id"],
                 self.config["session.timeout.ms"],
             )
+        await self._close_clients()
         await self._instances.worker.close()
 
-    async def _leave_group(self, stopped: Assignment) -> None:
-        if self._group is not None:
-            self._instances.put_unassigned(stopped)
-            await self._statuses.stop()
-            await self._group.stop()
+    async def _leave_group(self, stopped: Assignment) -> bool:
+        """Write the statuses of the instances that have stopped, and leave the group. Return whether it was left."""
+        if self._group is None:
+            return True
+        self._instances.put_unassigned(stopped)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STATUSES_TIMEOUT_S):
+                await self._statuses.stop()
+        return await self._group.stop()
+
+    async def _close_clients(self) -> None:
         await self._connector_offsets.close()
         await self._configs.stop()
         await self._logs.stop()

@@ -95,8 +95,8 @@ class WorkerGroup:
         """Join the group in the background."""
         self._membership.start()
 
-    async def stop(self) -> None:
-        """Leave the group.
+    async def stop(self) -> bool:
+        """Leave the group. Return whether this succeeded.
 
         Its other workers run this worker's connectors and tasks after the scheduled rebalance delay.
         """
@@ -105,7 +105,7 @@ class WorkerGroup:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
-        await self._membership.leave("the worker is shutting down")
+        return await self._membership.leave("the worker is shutting down")
 
     @property
     def error(self) -> str | None:

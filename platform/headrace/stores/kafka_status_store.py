@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from headrace.stores.status_records import Key
+from headrace.stores.status_records import Key, encode_key
 from headrace.stores.status_store import ConnectorStatuses, Status
 from headrace.stores.status_topic_state import StatusListener, StatusRecord, StatusTopicState
 from headrace.stores.topic_log import TopicLogs, TopicRecord
@@ -37,8 +37,8 @@ class KafkaStatusStore:
 
     async def stop(self) -> None:
         """Wait until the pending writes are acknowledged, unless the topic was deleted."""
-        if not self._log.is_deleted:
-            await asyncio.gather(*self._writes, return_exceptions=True)
+        if self._writes and not self._log.is_deleted:
+            await asyncio.wait(self._writes)  # does not cancel the writes if this call is cancelled
 
     def put(self, connector: str, task: int | None, status: Status) -> None:
         """Store the status of a connector (task None) or task.
@@ -87,9 +87,9 @@ class KafkaStatusStore:
 
     def _on_written(self, key: Key, write: asyncio.Future[RecordMetadata]) -> None:
         self._writes.discard(write)
-        if write.cancelled() or (error := write.exception()) is not None:
+        if (error := write.exception()) is not None:
             self._state.on_written(key, None)
-            log.error("Status topic: the record %s could not be written: %s", key, "" if write.cancelled() else error)
+            log.error("Status topic: the record with key %s could not be written: %s", encode_key(key).decode(), error)
         else:
             self._state.on_written(key, write.result().base_offset)
 

@@ -149,7 +149,12 @@ class StatusTopicState:
         try:
             return self._apply(decoded, value)
         except (ValueError, KeyError, TypeError) as error:
-            log.error("Status topic: skipping the record at offset %d with key %s: %r", offset, decoded, error)
+            log.error(
+                "Status topic: skipping the record at offset %d with key %s: %r",
+                offset,
+                encode_key(decoded).decode(),
+                error,
+            )
             return None
 
     def _apply(self, key: Key, value: bytes | None) -> tuple[StatusKey, Status | None] | None:

@@ -40,8 +40,8 @@ _RETRY_BACKOFF_S = 0.5
 DELETION_CONFIRMATION_S = 5.0
 """How long the brokers must report that a topic does not exist, because the metadata of one broker may be outdated."""
 _REFRESH_MARGIN_S = 0.1
-_CLOSE_TIMEOUT_MS = 1_000
-"""How long the producer waits for acknowledgements when it is closed after a topic was deleted."""
+CLOSE_TIMEOUT_MS = 1_000
+"""How long `TopicLogs.stop` waits for acknowledgements."""
 _CONSUMER = {"auto.offset.reset": "earliest", "enable.auto.commit": "false", "allow.auto.create.topics": "false"}
 _PRODUCER = {"acks": "all", "delivery.timeout.ms": "2147483647", "max.block.ms": "60000", "linger.ms": "0"}
 
@@ -115,15 +115,18 @@ class TopicLogs:
         await self.read_to_end(self._listeners)
 
     async def stop(self) -> None:
-        """Stop reading, wait for the acknowledgements of sent records, and close the clients."""
+        """Stop reading, wait for the acknowledgements of sent records, and close the clients.
+
+        The wait ends after `CLOSE_TIMEOUT_MS`.
+        """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._cluster is not None and self._on_metadata in self._cluster.listeners:
             self._cluster.listeners.remove(self._on_metadata)
-        if self._producer is not None and self._deleted:  # records for a deleted topic are never acknowledged
-            await self._producer.close(_CLOSE_TIMEOUT_MS)
-        for client in (self._producer, self._consumer, self._producer_cluster, self._cluster):
+        if self._producer is not None:
+            await self._producer.close(CLOSE_TIMEOUT_MS)
+        for client in (self._consumer, self._producer_cluster, self._cluster):
             if client is not None:
                 await client.close()
 
