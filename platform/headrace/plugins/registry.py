@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,12 @@ class Registry:
             self._entries = {
                 each: [_from_entry_point(point) for point in _installed_entry_points(each.group)] for each in Kind
             }
-            for directory in plugin_directories(self.plugin_path):
-                self._scan(Path(directory))
+            for directory in self.plugin_path:
+                count = self._entry_count()
+                for each in plugin_directories([directory]):
+                    self._scan(Path(each))
+                if self._entry_count() == count:
+                    self._report_java_plugins(Path(directory))
         return self._entries[kind]
 
     def _find(self, kind: Kind, name: str) -> type[Any]:
@@ -208,6 +213,19 @@ class Registry:
                     if point.group == kind.group:
                         self._entries[kind].append(_from_entry_point(point))
         self._import_modules(directory)
+
+    def _entry_count(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    def _report_java_plugins(self, directory: Path) -> None:
+        """Report a directory without Python plug-ins that contains .jar files, or whose sub-directories do."""
+        jar = next(chain(directory.glob("*.jar"), directory.glob("*/*.jar")), None)
+        if jar is not None:
+            self._report_problem(
+                f"plugin.path: {directory} contains no Python plug-ins, only Java plug-ins such as {jar.name}, which "
+                "cannot be used; install plug-ins for headrace, or remove the directory from plugin.path",
+                _plugin_path_level,
+            )
 
     def _import_modules(self, directory: Path) -> None:
         for module_name in _standalone_modules(directory):

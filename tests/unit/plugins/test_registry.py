@@ -173,6 +173,22 @@ def test_plugin_file_that_fails_to_import_is_reported_and_other_plugins_are_foun
     assert any("missing is not a directory" in problem for problem in registry.problems)
 
 
+def test_directory_on_plugin_path_with_only_java_plugins_is_reported(plugin_path: Path) -> None:
+    java, mixed, empty = plugin_path / "java", plugin_path / "mixed", plugin_path / "empty"
+    for directory in (java / "acme-connector", mixed, empty):
+        directory.mkdir(parents=True)
+    (java / "acme-connector" / "acme-1.0.jar").touch()
+    (mixed / "acme-1.0.jar").touch()
+    (mixed / "acme_beside_jar.py").write_text(TRANSFORM.format(name="AcmeBesideJar"))
+    registry = Registry((str(java), str(mixed), str(empty)))
+    with pytest.raises(PluginNotFoundError):
+        registry.find(Kind.TRANSFORM, "AcmeAbsent")
+    [problem] = registry.problems
+    assert problem.startswith(
+        f"plugin.path: {java} contains no Python plug-ins, only Java plug-ins such as acme-1.0.jar"
+    )
+
+
 def test_simple_name_that_two_plugins_share_is_rejected_as_ambiguous(plugin_path: Path) -> None:
     (plugin_path / "acme_one.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.one"))
     (plugin_path / "acme_two.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.two"))
