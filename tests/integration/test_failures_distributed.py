@@ -18,9 +18,10 @@ pytestmark = pytest.mark.integration
 
 MAX_ATTEMPTS = "errors.restart.max.attempts"
 PLUGINS = """
+import time
 from pathlib import Path
 from headrace.api import (
-    Config, ConnectError, DataError, RetriableError, SinkConnector, SinkTask, SourceConnector, SourceTask,
+    Config, ConnectError, DataError, RetriableError, SinkConnector, SinkTask, SourceConnector, SourceRecord, SourceTask,
     Transformation, key,
 )
 
@@ -68,6 +69,18 @@ class ManyConnector(SourceConnector[ManyConfig]):
 
     def task_configs(self, maximum):
         return [dict(self.context.props) for _ in range(self.config.tasks)]
+
+class BadOffsetConfig(Config):
+    offset: str = key("offset", doc="A Python expression: the source offset of all records.")
+
+class BadOffsetTask(SourceTask[BadOffsetConfig]):
+    def poll(self):
+        time.sleep(0.1)
+        return [SourceRecord(topic="bad-offsets", value="v", source_partition={"p": 1},
+                             source_offset={"o": eval(self.config.offset)})]
+
+class BadOffsetConnector(SourceConnector[BadOffsetConfig]):
+    task_class = BadOffsetTask
 """
 STRING = dict.fromkeys(("key.converter", "value.converter"), "org.apache.kafka.connect.storage.StringConverter")
 
@@ -278,3 +291,18 @@ def test_plugin_that_cannot_be_imported_is_reported_and_affects_no_other_connect
     wait_for(lambda: warning in worker.log(), "the worker has logged the error")
     [line] = [line for line in worker.log().splitlines() if warning in line]
     assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("offset", "reason"),
+    [("'x' * 2_000_000", "larger than max.request.size"), ("10**30", "serialize ints")],
+)
+def test_source_task_fails_if_its_source_offset_can_never_be_stored(
+    worker: DistributedWorker, offset: str, reason: str
+) -> None:
+    worker.create("bad-offset", {"connector.class": "BadOffsetConnector", "offset": offset, **STRING})
+    worker.wait_for_task_state("bad-offset", 0, "FAILED", 30)
+    trace = worker.status("bad-offset")["tasks"][0]["trace"]
+    assert "The source offsets of the task cannot be stored" in trace
+    assert reason in trace
+    worker.request("DELETE", "/connectors/bad-offset")

@@ -303,9 +303,15 @@ class SourceTaskCore:
                 del self._uncommitted[key]
         return []
 
-    def commit_failed(self, error: Exception) -> list[Effect]:
-        """Offsets were not stored. The next commit contains them again."""
+    def commit_failed(self, error: Exception, *, is_permanent: bool = False) -> list[Effect]:
+        """Offsets were not stored. If they can never be stored, fail; otherwise, the next commit contains them again.
+
+        If the task continued, it would never commit an offset again, and repeat all records after a restart.
+        """
         self._is_committing = False
+        if is_permanent:
+            self._error = self._error or ConnectError(f"The source offsets of the task cannot be stored: {error}")
+            return []
         log.error(
             "Task %s: failed to commit offsets, retrying at the next commit: %s", self._name, error or repr(error)
         )

@@ -23,6 +23,7 @@ from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
+from headrace.runtime.channel import RemoteError
 from headrace.runtime.conversion import ToBytes
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
 from headrace.runtime.error_policy import DeadLetterQueueConfig, ErrorPolicy, Failure, Stage, tolerance_exceeded
@@ -32,6 +33,7 @@ from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.topic_creator import TopicCreator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.delivery import RecordMetadata as SendMetadata
+from headrace_broker.client.errors import RecordTooLargeError
 from headrace_broker.client.producer import Producer
 
 log = logging.getLogger(__name__)
@@ -309,7 +311,8 @@ class WorkerSourceTask(WorkerTask):
             error = TimeoutError(f"no response within offset.flush.timeout.ms={timeout_ms}")
             self._report_event(self.core.commit_failed, error)
         except Exception as error:  # noqa: BLE001 - no offsets are lost: the core commits them again
-            self._report_event(self.core.commit_failed, error)
+            commit_failed = partial(self.core.commit_failed, is_permanent=_is_permanent(error))
+            self._report_event(commit_failed, error)
         else:
             self._report_event(self.core.commit_succeeded, commit.offsets)
 
@@ -359,6 +362,13 @@ class _Context(TaskContext):
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:
         """Report a record of the external system that the task skips."""
         self._worker_task.report_skipped(record, error)
+
+
+def _is_permanent(error: Exception) -> bool:
+    """Whether a commit of the same offsets can never succeed: they are too large, or cannot be encoded."""
+    if isinstance(error, RemoteError):
+        return error.kind == RecordTooLargeError.__name__
+    return isinstance(error, ValueError | TypeError | OverflowError | RecursionError)
 
 
 def _record_metadata(sent: SendMetadata, timestamps: Any) -> RecordMetadata:
