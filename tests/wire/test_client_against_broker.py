@@ -15,6 +15,7 @@ import pytest
 
 from headrace_broker.client import admin as admin_module
 from headrace_broker.client.admin import Admin, NewTopic, values_or_raise
+from headrace_broker.client.admin_groups import GroupDescription
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer import Consumer, FetchedBatch
@@ -691,6 +692,33 @@ def test_partitions_of_a_dead_group_member_are_assigned_to_another_member_after_
         await until(lambda: sum(len(member.owned) for member in members[1:]) == 4)
         for member in members[1:]:
             await member.stop()
+
+    asyncio.run(run())
+
+
+def test_member_that_waits_for_the_end_of_a_rebalance_leaves_the_group_at_once(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "leaving", 2)
+        config = consumer_config(broker.address, group_id="leaving", **GROUP | {"session_timeout_ms": "30000"})
+        dead, waiting = PolledConsumer(await Consumer.open(config)), PolledConsumer(await Consumer.open(config))
+        admin = await Admin.open(admin_config(broker.address))
+
+        async def members() -> tuple[str, int]:
+            group = (await admin.describe_groups(["leaving"]))["leaving"]
+            assert isinstance(group, GroupDescription)
+            return group.state, len(group.members)
+
+        await dead.start(["leaving"])
+        await until(lambda: len(dead.owned) == 2)
+        await dead.stop(leave_group=False)  # it is a member until its session times out
+        await waiting.start(["leaving"])
+        while await members() != ("PreparingRebalance", 2):  # noqa: ASYNC110 - the broker sends no event
+            await asyncio.sleep(0.02)
+        started_s = time.monotonic()
+        await waiting.stop()
+        assert time.monotonic() - started_s < 3
+        assert (await members())[1] == 1
+        await admin.close()
 
     asyncio.run(run())
 

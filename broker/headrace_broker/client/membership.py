@@ -118,10 +118,16 @@ class GroupMembership:
         """Leave the group. Return whether this member is no longer in the group, as far as the member knows.
 
         A static member sends no LeaveGroup: it stays a member until its session times out.
+
+        During a rebalance, the response to JoinGroup or SyncGroup may arrive after minutes, and a broker handles the
+        requests of one connection in order. LeaveGroup then uses a new connection.
         """
+        is_rebalancing = self._core.state in (MemberState.JOINING, MemberState.SYNCING)
         await self._stop(self._task)
         await self._stop(self._heartbeats)
         self._task = self._heartbeats = None
+        if is_rebalancing:
+            self._cluster.close_connections(self._purpose)
         has_left = not self._core.generation.member_id or await self._send_leave(reason, timeout_ms)
         self._cluster.close_connections(self._purpose)
         return has_left
