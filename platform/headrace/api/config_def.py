@@ -173,9 +173,13 @@ class ConfigDef:
     def __init__(self, keys: Iterable[ConfigKey] = ()) -> None:
         self.keys = {key.name: key for key in keys}
 
-    def merged(self, other: ConfigDef) -> ConfigDef:
-        """Return a definition with the keys of this definition, followed by the further keys of `other`."""
-        return ConfigDef([*self.keys.values(), *(key for name, key in other.keys.items() if name not in self.keys)])
+    def merged(self, *others: ConfigDef) -> ConfigDef:
+        """Return a definition with the keys of this definition, followed by the further keys of the others."""
+        keys = dict(self.keys)
+        for other in others:
+            for name, key in other.keys.items():
+                keys.setdefault(name, key)
+        return ConfigDef(keys.values())
 
     def embedded(self, prefix: str, group: str, order: int = 0) -> ConfigDef:
         """Return a definition of these keys with a prefix, in one group, and with `order` added to their order."""
@@ -275,6 +279,10 @@ def to_text(value: Any) -> str | None:
     return str(value)
 
 
+COMPARISONS_MAX = 1_000_000
+"""The maximum number of comparisons in `nearest_names`, which take about two seconds."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to a misspelt name, or None."""
     import difflib
@@ -283,12 +291,21 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def nearest_names(unknown: Sequence[str], known: Iterable[str]) -> dict[str, str | None]:
+    """Return the most similar known name for each unknown name.
+
+    If there are so many names that the comparisons would take long, return None for each unknown name.
+    """
+    names = list(known)
+    if len(unknown) * len(names) > COMPARISONS_MAX:
+        names = []
+    return {name: nearest(name, names) for name in unknown}
+
+
 def unknown_key_warnings(unknown: Sequence[str], known: Iterable[str]) -> list[str]:
     """Return one warning for each unknown key, with the most similar known key."""
-    names = list(known)
     warnings = []
-    for key in unknown:
-        guess = nearest(key, names)
+    for key, guess in nearest_names(unknown, known).items():
         hint = f"; did you mean {guess}?" if guess else ""
         warnings.append(f"Unknown configuration key {key} is ignored{hint}")
     return warnings

@@ -19,6 +19,8 @@ from headrace.plugins.creation import (
 )
 
 Props = Mapping[str, str | None]
+ALIASES_MAX = 1_000
+"""The maximum number of transforms, and of predicates, because the validation of more would take long."""
 CONVERTER_KEYS = ("key.converter", "value.converter", "header.converter")
 
 
@@ -77,7 +79,12 @@ def aliased_sections(
     props: Props, problems: list[ConfigError], key: str, kind: str, group: str
 ) -> Iterable[PluginSection]:
     """Yield the sections of the transforms or predicates; add errors about their classes to `problems`."""
-    for alias in aliases(props, key):
+    found = aliases(props, key)
+    if len(found) > ALIASES_MAX:
+        text = f"The list contains {len(found)} aliases; at most {ALIASES_MAX} are possible"
+        problems.append(ConfigError(key, f"{found[0]},...", text))
+        return
+    for alias in found:
         prefix, type_key = f"{key}.{alias}.", f"{key}.{alias}.type"
         base = registry.Kind.from_label(kind).base
         own = [_type_key(type_key, alias, kind, base.__name__)]

@@ -18,7 +18,7 @@ from headrace.api.config_def import (
     ConfigKey,
     ConfigType,
     ConfigValue,
-    nearest,
+    nearest_names,
     parse_value,
     unknown_key_warnings,
 )
@@ -113,8 +113,7 @@ def validate_connector(
     sections += _converter_sections(props)
     own_keys = sections[0].definition.merged(framework_def).keys if connector_class is not None else {}
     definition = ConfigDef([*framework_def.keys.values(), *own_keys.values()])
-    for section in sections:
-        definition = definition.merged(section.definition)
+    definition = definition.merged(*(section.definition for section in sections))
     result.definitions = definition.keys
     result.values = definition.validate({**props, **_fixed_converter_types(sections)})
     _add_section_errors(result, sections, props, worker)
@@ -235,7 +234,7 @@ def _check_combinations(result: Validation, props: Props) -> None:
         if text is None:
             result.values.setdefault(name, ConfigValue(name))
             result.add_error(name, "Null value can not be supplied as the configuration value.")
-    predicates = aliases(props, "predicates")
+    predicates = set(aliases(props, "predicates"))
     for alias in aliases(props, "transforms"):
         predicate = props.get(f"transforms.{alias}.predicate")
         if predicate and predicate not in predicates:
@@ -347,8 +346,8 @@ def _add_warnings(
             f"set {key} in the connector's configuration too"
         )
     result.warnings += warnings
-    for name in unknown:
-        guess = unused.get(name) or nearest(name, list(known))
+    for name, similar in nearest_names(unknown, known).items():
+        guess = unused.get(name) or similar
         result.values.setdefault(name, ConfigValue(name)).recommended_values += [guess] if guess else []
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Mapping
@@ -338,6 +339,22 @@ def test_validation_result_for_an_unknown_key_recommends_the_nearest_known_key_a
         "name": "pasword", "value": None, "recommended_values": ["password"], "errors": [], "visible": True,
     }  # fmt: skip
     assert (other["value"]["name"], other["value"]["recommended_values"]) == ("zzz", [])
+
+
+@pytest.mark.parametrize("key", ["transforms", "predicates"])
+def test_configuration_with_more_than_1000_transforms_or_predicates_is_rejected(key: str) -> None:
+    [text] = validate(ExampleSource, table="t", **{key: ",".join(f"a{number}" for number in range(1001))}).errors
+    assert "The list contains 1001 aliases; at most 1000 are possible" in text
+
+
+def test_unknown_keys_have_no_recommendations_if_their_comparison_would_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = importlib.import_module("headrace.api.config_def")  # the package exports a function with this name, too
+    monkeypatch.setattr(module, "COMPARISONS_MAX", 1)
+    result = validate(ExampleSource, table="t", pasword="hunter2")
+    assert result.warnings == ["Unknown configuration key pasword is ignored"]
+    assert result.values["pasword"].recommended_values == []
 
 
 def test_keys_of_plugins_without_a_configuration_model_are_not_reported_as_ignored() -> None:
