@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from unittest.mock import Mock
 
@@ -51,4 +52,4 @@ async def test_failed_status_replaces_a_status_that_a_worker_outside_the_group_w
 
     await old.replace(OWN, 2, worker_ids)
     assert state.get("c").tasks == {0: Status(State.FAILED, "own:1", 2), 1: Status(State.RUNNING, "member:1", 9)}
-    assert [record.args for record in caplog.records if record.levelname == "WARNING"] == [("gone:1",)]
+    assert [record.args for record in caplog.records if record.levelno == logging.WARNING] == [("gone:1",)]
