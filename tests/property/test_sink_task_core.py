@@ -74,7 +74,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
     def carry_out_one(self, effect: Effect) -> None:
         match effect:
             case Convert(fetched):
-                self.carry_out(self.core.converted(records_of(fetched), now_ms=self.now_ms))
+                self.carry_out(self.core.converted(records_of(fetched)))
             case Put(records):
                 self.put(records)
             case Open(partitions):

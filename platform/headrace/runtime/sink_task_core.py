@@ -332,14 +332,15 @@ class SinkTaskCore:
 
     # Results of effects
 
-    def converted(self, records: SinkRecords, *, now_ms: int) -> list[Effect]:
-        """The records of `Convert` are converted and can be put. Some or all of them may have been dropped."""
+    def converted(self, records: SinkRecords) -> list[Effect]:
+        """The records of `Convert` are converted and can be put.
+
+        If all of them were dropped, `put` is called without records, as in Kafka Connect.
+        """
         delivery = self._delivery
         if delivery is None:
             return []
         delivery.records = records
-        if not len(records):  # all records were dropped
-            return self.put_succeeded(now_ms=now_ms)
         return [Put(records)]
 
     def put_succeeded(self, *, now_ms: int) -> list[Effect]:

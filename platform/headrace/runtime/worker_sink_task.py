@@ -136,7 +136,7 @@ class WorkerSinkTask(WorkerTask):
                 self.errors.send_collected()
                 self.counters.records += sum(map(len, fetched))
                 self.counters.batches += len(fetched)
-                self._carry_out(self.core.converted(records, now_ms=_now_ms()))
+                self._carry_out(self.core.converted(records))
             case core.Put(records):
                 self._put(records)
             case core.Poll(count):

@@ -258,7 +258,7 @@ class _SinkTaskRun:
         match effect:
             case core.Convert(fetched):
                 batches = [batch for each in fetched for batch in self._transformed(each)]
-                self._carry_out(self._core.converted(SinkRecords(batches), now_ms=self._clock.now_ms))
+                self._carry_out(self._core.converted(SinkRecords(batches)))
             case core.Put(records):
                 self._put(records)
             case core.Open(partitions):

@@ -43,7 +43,7 @@ def assigned_core(*partitions: tuple[str, int], **options: Any) -> SinkTaskCore:
 def put_next(core: SinkTaskCore, now_ms: int = 0) -> SinkRecords:
     """Complete the pending conversion of `core`, and return the records of the next put."""
     convert = next(effect for effect in core.next_step(now_ms) if isinstance(effect, Convert))
-    [put] = core.converted(records_of(convert.fetched), now_ms=now_ms)
+    [put] = core.converted(records_of(convert.fetched))
     assert isinstance(put, Put)
     return put.records
 
@@ -338,11 +338,14 @@ def test_newest_commit_determines_the_committed_offset_even_if_an_earlier_commit
     assert core.pre_commit_failed(is_final=False)[0] == Seek({A: 1})
 
 
-def test_offsets_of_records_that_a_transform_drops_are_committed() -> None:
+def test_put_is_called_without_records_if_transforms_drop_all_and_their_offsets_are_committed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     core.next_step(0)
-    assert core.converted(SinkRecords(), now_ms=0) == []
+    [put] = core.converted(SinkRecords())
+    assert isinstance(put, Put)
+    assert not put.records
+    core.put_succeeded(now_ms=0)
     assert committed(core) == {A: 3}
 
 
