@@ -8,7 +8,6 @@ worker starts, all requests about connectors wait until it has read the internal
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -20,17 +19,18 @@ from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
 from headrace.herder.broker_wait import BrokerWait
 from headrace.herder.connector_offsets import ConnectorOffsets
-from headrace.herder.errors import BadRequestError, ForwardError, HerderError, PayloadTooLargeError, WorkerStoppingError
+from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus, WorkerMetrics
 from headrace.herder.instances import Instances
 from headrace.herder.old_statuses import OldStatuses
-from headrace.herder.request_signature import sign, verify
+from headrace.herder.request_signature import verify
 from headrace.herder.rest_client import Kind
 from headrace.herder.session_keys import SessionKeyRotation
 from headrace.herder.stages import stage
 from headrace.herder.task_configs_repair import TaskConfigsRepair
+from headrace.herder.task_configs_submission import TaskConfigsSubmission
 from headrace.herder.worker_group import WorkerGroup
 from headrace.metrics import logs
 from headrace.runtime import client_configs
@@ -69,8 +69,6 @@ Connectors and tasks stop within task.shutdown.graceful.timeout.ms.
 """
 _STATUSES_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = STOP_TIMEOUT_S - CLOSE_TIMEOUT_MS / 1000
-SUBMIT_BACKOFF_MIN_S, SUBMIT_BACKOFF_MAX_S = 0.25, 60.0
-NO_LEADER = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
 
 
 class DistributedHerder(BaseHerder):
@@ -117,6 +115,16 @@ class DistributedHerder(BaseHerder):
         self._task_configs_repair = TaskConfigsRepair(
             configs, lambda: self._snapshot, lambda: self._group_core.is_leader, self._lock
         )
+        self._submission = TaskConfigsSubmission(
+            config,
+            self._group_core,
+            lambda: self._snapshot,
+            store=self._store_if_changed,
+            reject=instances.task_configs_rejected,
+            wait_until_stable=lambda: self._running_group.wait_until_stable(),
+            wait_until_replaced=lambda url: self._wait_until_replaced(lambda: self._group_core.leader_url, url),
+            spawn=self._spawn,
+        )
         self._session_keys = SessionKeyRotation(
             config, configs, lambda: self._snapshot, self._writes_session_keys, self._spawn
         )
@@ -124,7 +132,6 @@ class DistributedHerder(BaseHerder):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._type_lookups: set[asyncio.Task[None]] = set()
         self._broker_wait = BrokerWait(self._properties["bootstrap.servers"])
-        self._submissions: dict[str, asyncio.Task[Any]] = {}
         self._stopping = asyncio.Event()
         self._has_read_topics = asyncio.Event()
         self._has_joined = asyncio.Event()
@@ -402,64 +409,8 @@ class DistributedHerder(BaseHerder):
         assert self._group is not None, "a request was executed before `wait_until_started` has returned"
         return self._group
 
-    # Task configurations, from the worker that runs the connector to the leader
-
     async def _submit_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Store task configurations through the leader, in the background.
-
-        Retry until the leader has stored them. If they are too large, fail the connector.
-        """
-        if (earlier := self._submissions.pop(name, None)) is not None:
-            earlier.cancel()
-        self._submissions[name] = self._spawn(self._submit_until_stored(name, configs))
-
-    async def _submit_until_stored(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        backoff_s = SUBMIT_BACKOFF_MIN_S
-        while self._group_core.assignment.contains(name, None):
-            try:
-                await self._submit_once(name, configs)
-                return
-            except PayloadTooLargeError as error:
-                self._instances.task_configs_rejected(name, configs, error)
-                return
-            except (ClientError, HerderError, OSError) as error:
-                state = self._snapshot.connectors.get(name)
-                if state is None or state.target is TargetState.STOPPED:
-                    return
-                log.warning("Connector %s: its task configurations were not stored, retrying: %s", name, error)
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, SUBMIT_BACKOFF_MAX_S)
-
-    async def _submit_once(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        await self._running_group.wait_until_stable()
-        if self._group_core.is_leader:
-            await self._store_if_changed(name, configs)
-            return
-        leader = self._group_core.leader_url
-        if leader is None:
-            raise ForwardError(NO_LEADER, None)
-        body = json.dumps([dict(config) for config in configs]).encode()
-        headers = {}
-        if self._group_core.version is Version.SESSIONED:
-            if self._snapshot.session_key is None:
-                raise HerderError("the leader has not distributed a session key yet")
-            headers = sign(self._snapshot.session_key, self.config["inter.worker.signature.algorithm"], body)
-        # A suspended leader must not forward the request to the next leader when it continues.
-        url = rest_client.join(leader, "connectors", name, "tasks") + "?forward=false"
-        response = await rest_client.send_unless_replaced(
-            lambda: self._wait_until_replaced(lambda: self._group_core.leader_url, leader),
-            self.config,
-            "POST",
-            url,
-            body,
-            headers,
-            kind=Kind.TASK_CONFIGS,
-        )
-        if response is None:
-            raise HerderError(f"the leader {leader} was replaced before it responded")
-        if response.status >= 300:
-            kind = PayloadTooLargeError if response.status == PayloadTooLargeError.status else HerderError
-            raise kind(f"the leader {leader} responded {response.describe()}")
+        self._submission.submit(name, configs)
 
     # The group (worker_group.GroupListener)
 

@@ -132,7 +132,7 @@ async def test_task_configurations_for_a_suspended_leader_are_sent_again_when_a_
     group.version = Version.COMPATIBLE  # without signatures
     with socket.create_server(("127.0.0.1", 0)) as suspended:  # it accepts connections and never responds
         group.leader_url = f"http://127.0.0.1:{suspended.getsockname()[1]}/"
-        submission = asyncio.ensure_future(herder._submit_once("c", [{"a": "1"}]))
+        submission = asyncio.ensure_future(herder._submission._submit_once("c", [{"a": "1"}]))
         connection, _ = await asyncio.to_thread(suspended.accept)
         with connection:
             group.leader_url = "http://127.0.0.1:1/"
@@ -155,10 +155,8 @@ async def test_connector_fails_if_the_leader_responds_that_its_task_configuratio
     group, rejected = herder._group_core, list[str]()
     monkeypatch.setattr(GroupCore, "assignment", Assignment(frozenset({"c"}), frozenset()))
     group.version, group.leader_url = Version.COMPATIBLE, "http://leader/"
-    monkeypatch.setattr(
-        herder._instances, "task_configs_rejected", lambda name, _, error: rejected.append(f"{name}: {error}")
-    )
-    await asyncio.wait_for(herder._submit_until_stored("c", [{"a": "1"}]), 5)
+    herder._submission._reject = lambda name, _, error: rejected.append(f"{name}: {error}")
+    await asyncio.wait_for(herder._submission._submit_until_stored("c", [{"a": "1"}]), 5)
     assert rejected == ["c: the leader http://leader/ responded 413: a record is larger than 1 MiB"]
 
 
