@@ -48,6 +48,12 @@ class PayloadTooLargeError(HerderError):
     status = 413
 
 
+class OverloadedError(HerderError):
+    """Other requests use the memory for large request bodies. The client may retry the request."""
+
+    status = 503
+
+
 class UnsupportedMediaTypeError(HerderError):
     """The request body is not JSON, according to its content type."""
 

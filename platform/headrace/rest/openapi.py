@@ -94,5 +94,5 @@ _DESCRIPTIONS = {
     413: "The request's body is too large.",
     415: "The request's body is not JSON, according to its content type.",
     500: "An internal error, or a timeout.",
-    503: "The worker is starting.",
+    503: "The worker is starting, or other requests use its memory for large request bodies.",
 }

@@ -71,7 +71,7 @@ _TABLE = (
         "/connector-plugins/{pluginName}/config/validate",
         "Validate a configuration; the response contains the errors",
         {200: "ConfigInfos"},
-        (400, 404, 413, 415),
+        (400, 404, 413, 415, 503),
         body="Config",
     ),
     _get(
@@ -87,7 +87,7 @@ _TABLE = (
         "/connectors",
         "Create a connector",
         {201: "ConnectorInfo"},
-        (400, 409, 413, 415),
+        (400, 409, 413, 415, 503),
         body="CreateConnectorRequest",
     ),
     _get("getConnector", "/connectors/{connector}", "Get a connector", "ConnectorInfo", 404),
@@ -112,7 +112,7 @@ _TABLE = (
         "/connectors/{connector}/config",
         "Create or reconfigure a connector",
         {200: "ConnectorInfo", 201: "ConnectorInfo"},
-        (400, 409, 413, 415),
+        (400, 409, 413, 415, 503),
         body="Config",
     ),
     Operation(
@@ -121,7 +121,7 @@ _TABLE = (
         "/connectors/{connector}/config",
         "Change configuration keys of a connector; the value null removes a key (KIP-477)",
         {200: "ConnectorInfo"},
-        (400, 404, 409, 413, 415),
+        (400, 404, 409, 413, 415, 503),
         body="Config",
     ),
     _get(
@@ -242,7 +242,7 @@ _TABLE = (
         "/connectors/{connector}/offsets",
         "Alter the offsets of a stopped connector (KIP-875)",
         {200: "Message"},
-        (400, 404, 409, 413, 415),
+        (400, 404, 409, 413, 415, 503),
         body="AlterOffsetsRequest",
     ),
     Operation(
@@ -261,7 +261,7 @@ _TABLE = (
         "/admin/loggers/{logger}",
         "Set the level of a logger in this worker, or in all workers of the group (KIP-976)",
         {200: "AffectedLoggers", 204: None},
-        (400, 404, 413, 415),
+        (400, 404, 413, 415, 503),
         body="SetLevelRequest",
         query=("scope",),
         is_admin=True,

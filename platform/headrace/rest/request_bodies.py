@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from headrace.herder.errors import BadRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
+from headrace.herder.errors import BadRequestError, OverloadedError, PayloadTooLargeError, UnsupportedMediaTypeError
 
 T = TypeVar("T")
 
@@ -36,11 +36,11 @@ class _LargeBodies:
         self.used = 0
 
     def reserve(self, request: Request, size: int) -> None:
-        """Reserve memory for a body of this size. Raises PayloadTooLargeError."""
+        """Reserve memory for a body of this size. Raises OverloadedError."""
         reserved: int = getattr(request.state, "reserved", 0)
         added = max(0, size - SMALL_BODY_SIZE) - reserved
         if added > 0 and self.used + added > LARGE_BODIES_SIZE_MAX:
-            raise PayloadTooLargeError("The bodies of other requests use the memory for large requests; retry later")
+            raise OverloadedError("The bodies of other requests use the memory for large requests; retry later")
         self.used += added
         request.state.reserved = reserved + added
 
@@ -56,7 +56,7 @@ _large_bodies = _LargeBodies()
 async def raw_body(request: Request, size_max: int = BODY_SIZE_MAX) -> bytes:
     """Return the request body, and keep it for later calls and for `forward`, until the call of `release_body`.
 
-    Raises PayloadTooLargeError, BadRequestError.
+    Raises PayloadTooLargeError, OverloadedError, BadRequestError.
     """
     known: bytes | None = getattr(request.state, "body", None)
     if known is None:
@@ -93,7 +93,7 @@ def release_body(request: Request) -> None:
 async def json_body(request: Request) -> Any:
     """Parse the request body as JSON.
 
-    Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError.
+    Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError, OverloadedError.
     """
     return await _parsed(request, _parse, BODY_SIZE_MAX)
 
@@ -102,7 +102,7 @@ async def json_object_body(request: Request, *, numbers_as_text: bool = False) -
     """Parse the request body as a JSON object.
 
     With `numbers_as_text`, a number becomes a string with the same characters, for example `1e3`, as in Kafka
-    Connect's configurations. Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError.
+    Connect's configurations. Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError, OverloadedError.
     """
     return await _parsed(request, _parse_object_of_texts if numbers_as_text else _parse_object, CONFIG_SIZE_MAX)
 
@@ -110,7 +110,7 @@ async def json_object_body(request: Request, *, numbers_as_text: bool = False) -
 async def config_body(request: Request) -> dict[str, Any]:
     """Parse the request body as a configuration: a JSON object of strings, numbers and booleans.
 
-    Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError.
+    Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError, OverloadedError.
     """
     return to_config(await json_object_body(request, numbers_as_text=True))
 
@@ -118,7 +118,7 @@ async def config_body(request: Request) -> dict[str, Any]:
 async def task_configs_body(request: Request) -> list[dict[str, Any]]:
     """Parse the request body as a list of task configurations.
 
-    Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError.
+    Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError, OverloadedError.
     """
     return await _parsed(request, _parse_task_configs, BODY_SIZE_MAX)
 
