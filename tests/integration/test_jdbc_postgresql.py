@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import socket
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -268,7 +266,7 @@ def test_invalid_sql_fails_the_task_without_retries(database: psycopg.Connection
 
 
 def test_validation_rejects_missing_and_unsuitable_offset_columns(
-    database: psycopg.Connection[Any], props: dict[str, str], caplog: pytest.LogCaptureFixture
+    database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE orders (order_id bigserial PRIMARY KEY, placed_at timestamptz NOT NULL, price real)")
 
@@ -290,23 +288,6 @@ def test_validation_rejects_missing_and_unsuitable_offset_columns(
     assert message.endswith("table public.orders: the column's type is REAL, not a timestamp")
     [message] = errors(incrementing="price", timestamp="placed_at")["incrementing.column.name"]
     assert message.endswith("table public.orders: the column's type is REAL, but must be an integer type")
-    props["connection.url"] = "jdbc:postgresql://127.0.0.1:1/shop"
-    assert errors(incrementing="orderid", timestamp="placed_at") == {}
-    assert "Database is not available" in caplog.text
-
-
-def test_validation_ends_after_the_connect_timeout_if_the_server_does_not_respond(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/shop?connectTimeout=2"
-        config = {"connection.url": address, "mode": "bulk", "table.whitelist": "orders"}
-        values = config_def(JdbcSourceConfig).validate(config)
-        started = time.monotonic()
-        JdbcSourceConnector().validate(config, values)
-        assert time.monotonic() - started < 8
-    assert [value.errors for value in values.values() if value.errors] == []
-    assert "Database is not available (connection timeout expired" in caplog.text
 
 
 def test_incrementing_column_may_have_a_numeric_type_with_scale_0(

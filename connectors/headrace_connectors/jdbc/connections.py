@@ -55,6 +55,19 @@ def driver_properties(config: ConnectionConfig) -> dict[str, str]:
     return {name: value for name, value in given.items() if f"connection.{name}" not in known}
 
 
+def connection_error(url: JdbcUrl, config: ConnectionConfig, text: str, *, is_denied: bool) -> tuple[str, str]:
+    """Return the configuration key and the message for a failed connection.
+
+    `text` is the text of the driver's error, and `is_denied` is whether the server rejected the user or the password.
+    """
+    key = "connection.url"
+    if is_denied and config.connection_password is not None and config.connection_password.value:
+        key = "connection.password"
+    elif is_denied and config.connection_user:
+        key = "connection.user"
+    return key, f"Cannot connect to {url.address}: {text}"
+
+
 class Credentials(NamedTuple):
     """The user and password of a connection, and its other driver properties."""
 

@@ -138,6 +138,10 @@ class Dialect(ABC):
         """Whether a retry on a new connection may succeed after `error`."""
         return isinstance(error, self.transient_errors)
 
+    def is_denied(self, error: Exception) -> bool:
+        """Whether the server rejected the user or the password. Returns False if this is unknown."""
+        return False
+
     def error_text(self, error: Exception) -> str:
         """Return the text of a driver's exception for error messages."""
         return str(error)
@@ -171,6 +175,18 @@ class Dialect(ABC):
     def select_list(self, columns: Sequence[JdbcColumn], table: str) -> str:
         """Return the SQL text between SELECT and FROM that reads `columns` of `table`."""
         return ",".join(self.quote(column.name) for column in columns)
+
+    def select_sql(self, columns: Sequence[JdbcColumn], table: str) -> str:
+        """Return a SELECT without WHERE that reads `columns` of `table`, or the custom query if `table` is empty."""
+        if not table:
+            return self.escape_parameter_markers(self.config.sql)
+        return f"SELECT {self.select_list(columns, table)} FROM {self.quote_table(table)}"
+
+    def check_select(self, connection: Connection, columns: Sequence[JdbcColumn], table: str) -> None:
+        """Run `select_sql` with a WHERE clause that selects no rows. Raises the driver's exception."""
+        statement = Statement(f"{self.select_sql(columns, table)} WHERE 1=0", ())
+        self.rows(connection, statement, columns, table).cursor.close()
+        self.end_transaction(connection)
 
     def disable_fast_read(self, table: str) -> None:  # noqa: B027 - most dialects have no fast path
         """Read `table` without the fast path from now on. Call this after a FastReadError."""

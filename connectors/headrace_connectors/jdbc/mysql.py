@@ -35,7 +35,7 @@ from headrace_connectors.jdbc.dialects import (
     ResultSet,
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
-from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine, properties_of
+from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, mysql_engine, properties_of
 from headrace_connectors.jdbc.mysql_dates import decoders
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
@@ -150,6 +150,9 @@ class MysqlDialect(Dialect):
 
     def is_transient(self, error: Exception) -> bool:
         return is_transient(error)
+
+    def is_denied(self, error: Exception) -> bool:
+        return is_denied(error)
 
     def now(self, connection: Connection) -> dt.datetime:
         ((now,),) = _fetch(connection, "SELECT CURRENT_TIMESTAMP(6)")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pymysql
 import sqlalchemy
+from pymysql.constants import ER
 from sqlalchemy.engine import Engine
 
 from headrace.api.errors import ConfigError
@@ -43,15 +44,24 @@ def mysql_engine(url: JdbcUrl, config: ConnectionConfig, statements: Sequence[st
         port=url.port,
         database=url.database or None,
     )
-    engine = engine_for(address, connect_args=properties_of(url, config).arguments | arguments)
+    given = properties_of(url, config).arguments
+    # PyMySQL's connect_timeout does not limit the login, so a server that accepts connections could block it forever.
+    arguments = {"read_timeout": given["connect_timeout"], **given, **arguments}
+    engine = engine_for(address, connect_args=arguments)
 
-    def prepare(connection: pymysql.Connection[Any]) -> None:
+    def prepare(connection: Any) -> None:
         with connection.cursor() as cursor:
             for statement in ("SET time_zone = '+00:00'", *statements):
                 cursor.execute(statement)
+        connection._read_timeout = given.get("read_timeout")
 
     run_on_connect(engine, prepare)
     return engine
+
+
+def is_denied(error: Exception) -> bool:
+    """Whether the server rejected the user or the password."""
+    return bool(error.args) and error.args[0] == ER.ACCESS_DENIED_ERROR
 
 
 def is_transient(error: Exception) -> bool:

@@ -109,6 +109,7 @@ _BASE_TYPES = """
     SELECT base.attname, format_type(base.type, base.modifier)
     FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type WHERE t.typtype <> 'd'
 """
+_DENIED = re.compile(r"password|authentication failed|role \".*\" (does not exist|is not permitted to log in)")
 _FRACTION_DIGITS = 6
 """The digits of fractions of a second that a timestamp has if its type has no precision."""
 _TIMESTAMP = re.compile(r"timestamp\((\d)\) (with|without) time zone")
@@ -176,6 +177,11 @@ def postgresql_engine(url: JdbcUrl, config: ConnectionConfig) -> Engine:
     )
 
 
+def is_denied(error: Exception) -> bool:
+    """Whether the server rejected the user or the password. libpq reports no SQLSTATE while it connects."""
+    return _DENIED.search(str(error)) is not None
+
+
 class PostgresqlDialect(Dialect):
     """Dialect for one PostgreSQL database."""
 
@@ -212,6 +218,9 @@ class PostgresqlDialect(Dialect):
         for oid in _READ_AS_TEXT:
             connection.adapters.register_loader(oid, TextLoader)
         return connection
+
+    def is_denied(self, error: Exception) -> bool:
+        return is_denied(error)
 
     def now(self, connection: Connection) -> dt.datetime:
         (now,) = connection.execute("SELECT CURRENT_TIMESTAMP").fetchone()
@@ -250,7 +259,11 @@ class PostgresqlDialect(Dialect):
         if not reads_fast:
             for name, loader in _LOADERS_OF_ANY_VALUE.items():
                 cursor.adapters.register_loader(name, loader)
-        cursor.execute(statement.sql, statement.parameters)
+        try:
+            cursor.execute(statement.sql, statement.parameters)
+        except psycopg.Error:
+            cursor.close()
+            raise
         return ResultSet(_FastRows(cursor) if reads_fast else cursor, typed=True, has_unmappable=not reads_fast)
 
     def disable_fast_read(self, table: str) -> None:

@@ -163,11 +163,8 @@ class TableReader:
             dialect.timestamp_expression(timestamps) if timestamps else None,
             incrementing_nullable=incrementing is not None and incrementing.nullable,
         )
-        base = dialect.escape_parameter_markers(config.sql)
-        if source.table:
-            base = f"SELECT {dialect.select_list(columns, source.table)} FROM {dialect.quote_table(source.table)}"
         statement = select(
-            base,
+            dialect.select_sql(columns, source.table),
             offset_expressions,
             self._start_offset(connection, timestamps),
             end,

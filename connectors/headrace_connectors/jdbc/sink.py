@@ -17,6 +17,7 @@ from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.jdbc import url
+from headrace_connectors.jdbc.connections import connection_error
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 
 if TYPE_CHECKING:
@@ -163,9 +164,9 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
         try:
             database.check_connection()
         except database.driver_error as error:
-            given = [name for name in ("connection.password", "connection.user") if props.get(name)]
-            key = given[0] if given and database.is_denied(error) else "connection.url"
-            values[key].errors.append(f"Cannot connect to {database.address}: {database.error_text(error)}")
+            text, is_denied = database.error_text(error), database.is_denied(error)
+            key, message = connection_error(database.url, config, text, is_denied=is_denied)
+            values[key].errors.append(message)
 
     def alter_offsets(self, config: JdbcSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the task stores no offsets in the database."""

@@ -214,7 +214,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         except ConfigError:
             return ()
         package = __package__ or ""
-        shared = (__name__, f"{package}.reader", f"{package}.table_validation")
+        shared = (__name__, f"{package}.reader", f"{package}.database_validation")
         if not parsed.is_known:
             return (*shared, f"{package}.generic")
         return (*shared, f"{package}.{parsed.dialect}", f"sqlalchemy.dialects.{parsed.dialect}")
@@ -262,7 +262,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         return [each for each, offset in zip(ranges, offsets, strict=True) if not each.is_read(offset)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Validate the driver, database file, tables and columns that the configuration names."""
+        """Validate the driver, the connection, and the query, tables and columns that the configuration names."""
         invalid = {key for key, value in values.items() if value.errors}
         try:  # omit invalid values, so that their errors do not hide errors in tables and columns
             config = JdbcSourceConfig.parse({key: text for key, text in props.items() if key not in invalid})
@@ -275,11 +275,10 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
             return
         if config.snapshot_horizon and not self._dialect.has_horizon:
             values["snapshot.horizon"].errors.append("snapshot.horizon=true needs PostgreSQL, MySQL or MariaDB")
-        if config.table_whitelist:
-            from headrace_connectors.jdbc.table_validation import table_errors
+        from headrace_connectors.jdbc.database_validation import database_errors
 
-            for key, message in table_errors(config, self._dialect, time.monotonic):
-                values[key].errors.append(message)
+        for key, message in database_errors(config, self._dialect, time.monotonic):
+            values[key].errors.append(message)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -45,6 +45,11 @@ class JdbcUrl:
         return "mysql" if self.kind == "mariadb" else self.kind
 
     @property
+    def address(self) -> str:
+        """The database's address for error messages, without user and password."""
+        return f"{self.kind}://{self.host}{f':{self.port}' if self.port else ''}/{self.database}"
+
+    @property
     def is_known(self) -> bool:
         """Whether headrace has a dialect of its own for this database."""
         return self.kind in SUPPORTED and not self.is_sqlalchemy

@@ -17,9 +17,9 @@ from headrace.data.batch import SourceBatch
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
 from headrace_connectors.jdbc import sqlite, url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.database_validation import database_errors
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from headrace_connectors.jdbc.sqlite import SqliteDialect
-from headrace_connectors.jdbc.table_validation import table_errors
 from support.jdbc import Context, Offsets, read_all, rows
 
 
@@ -334,7 +334,26 @@ def test_validation_reports_missing_or_nullable_offset_columns(database: sqlite3
     assert list(_errors(props)) == ["timestamp.column.name"]
     del props["table.whitelist"]
     props |= {"query": "SELECT * FROM visits", "topic.prefix": "visits"}
+    (message,) = _errors(props)["timestamp.column.name"]
+    assert "query has no column before; its columns are visit_id, at" in message
+    props["timestamp.column.name"] = "at"
     assert _errors(props) == {}
+
+
+@pytest.mark.parametrize("query", ["SELECT * FRM orders", "SELECT * FROM missing", "SELECT missing FROM orders"])
+def test_validation_reports_a_query_that_the_database_rejects(database: sqlite3.Connection, query: str) -> None:
+    _orders(database, 1)
+    props = _props(database, mode="bulk", topic_prefix="orders", query=query)
+    (message,) = _errors(props)["query"]
+    assert message.startswith("The database rejects the query: ")
+
+
+def test_validation_reports_a_file_that_is_not_a_database_for_connection_url(tmp_path: Path) -> None:
+    file = tmp_path / "text.db"
+    file.write_text("no database\n" * 1000)
+    for selection in ({}, {"table.whitelist": "t"}):
+        (message,) = _errors({"connection.url": f"jdbc:sqlite:{file}", "mode": "bulk", **selection})["connection.url"]
+        assert message.startswith(f"Cannot connect to sqlite:///{file}: ")
 
 
 def test_several_timestamp_columns_are_accepted_if_one_of_them_is_not_nullable(database: sqlite3.Connection) -> None:
@@ -356,7 +375,7 @@ def test_validation_of_a_slow_database_skips_the_remaining_tables_after_the_time
     names = [f"t{number}" for number in range(5)]
     config = JdbcSourceConfig.parse(_props(database, mode="incrementing", table_whitelist=",".join(names)))
     clock = iter([0.0, 4.0, 8.0, 12.0])
-    found = table_errors(config, SqliteDialect(url.parse(config.connection_url), config), lambda: next(clock))
+    found = database_errors(config, SqliteDialect(url.parse(config.connection_url), config), lambda: next(clock))
     assert [message.split()[1] for _, message in found] == ["t0", "t1"]
     assert "skipping the remaining 3 tables" in caplog.text
 

@@ -129,7 +129,7 @@ class Database(ABC):
     @property
     def address(self) -> str:
         """The database's address for error messages, without user and password."""
-        return f"{self.url.kind}://{self.url.host}{f':{self.url.port}' if self.url.port else ''}/{self.url.database}"
+        return self.url.address
 
     def connect(self) -> Connection:
         """Open a new DBAPI connection. Raises the driver's exception."""

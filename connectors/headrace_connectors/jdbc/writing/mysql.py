@@ -19,7 +19,7 @@ from sqlalchemy.engine import Engine
 from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
 from headrace.data.schema import Schema, Type
-from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine, properties_of
+from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, mysql_engine, properties_of
 from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.fields import Column
 
@@ -80,7 +80,7 @@ class MysqlDatabase(Database):
 
     def is_denied(self, error: Exception) -> bool:
         """Whether the server rejected the user or the password."""
-        return bool(error.args) and error.args[0] == ER.ACCESS_DENIED_ERROR
+        return is_denied(error)
 
     def is_missing_object(self, error: Exception) -> bool:
         """Whether a table or a column of a statement does not exist."""

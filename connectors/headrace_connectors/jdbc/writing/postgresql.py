@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
-import re
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.names import split_name
-from headrace_connectors.jdbc.postgresql import postgresql_engine
+from headrace_connectors.jdbc.postgresql import is_denied, postgresql_engine
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.url import JdbcUrl
 from headrace_connectors.jdbc.writing.database import (
@@ -56,7 +55,6 @@ _OF_RECORDS = frozenset({"21", "22", "23", "27", "38", "39", "44", "54", "P0"})
 _POLICY_CHECK = "ExecWithCheckOptions"
 """The server's function that reports a row that violates a row-level security policy."""
 _NAME_BYTES_MAX = 63
-_DENIED = re.compile(r"password|authentication failed|role \".*\" (does not exist|is not permitted to log in)")
 _COPY_KINDS = ("TABLE", "PARTITIONED TABLE")
 _ACCEPTS_COPY = "SELECT NOT relhasrules AND NOT pg_catalog.row_security_active(oid) FROM pg_catalog.pg_class"
 _KINDS = {"p": "PARTITIONED TABLE", "v": "VIEW", "r": "TABLE", "f": "FOREIGN TABLE", "m": "MATERIALIZED VIEW"}
@@ -108,8 +106,8 @@ class PostgresqlDatabase(Database):
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and state[:2] not in _NOT_TRANSIENT
 
     def is_denied(self, error: Exception) -> bool:
-        """Whether the server rejected the user or the password. libpq reports no SQLSTATE while it connects."""
-        return _DENIED.search(str(error)) is not None
+        """Whether the server rejected the user or the password."""
+        return is_denied(error)
 
     def is_missing_object(self, error: Exception) -> bool:
         """Whether a table or a column of a statement does not exist."""
