@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -11,6 +12,7 @@ import pymysql
 import pytest
 
 from headrace.api.errors import ConfigError
+from headrace.data.batch import SourceBatch
 from headrace_connectors.jdbc.config import JdbcSourceTaskConfig
 from headrace_connectors.jdbc.source import JdbcSourceTask
 from support import mariadb, postgres
@@ -66,6 +68,22 @@ def mysql_props(mysql: mariadb.MariaDb) -> dict[str, str]:
 
 def _ids(props: dict[str, str], offsets: Offsets) -> list[int]:
     return [row[0] for row in rows(read_all(props, offsets))]
+
+
+@contextmanager
+def _running_task(task_config: dict[str, str]) -> Iterator[JdbcSourceTask]:
+    task = JdbcSourceTask()
+    task.poll_block_s = 0.0
+    task.context = Context(Offsets())  # type: ignore[assignment]
+    task.start(JdbcSourceTaskConfig.parse({"poll.interval.ms": "0", **task_config}))
+    try:
+        yield task
+    finally:
+        task.stop()
+
+
+def _ids_of(batch: SourceBatch | None) -> list[int]:
+    return [row[0] for row in rows([batch] if batch else [])]
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
@@ -143,18 +161,11 @@ def test_timestamp_initial_of_minus_1_is_the_time_of_the_server_for_a_datetime_t
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY AUTO_INCREMENT, at datetime(6) NOT NULL DEFAULT now(6))")
     mysql_database.execute("INSERT INTO t VALUES ()")
     settings = {**mysql_props, "mode": "timestamp", "timestamp.column.name": "at", "timestamp.initial": "-1"}
-    task_config = {**settings, "tables": "shop.t", "poll.interval.ms": "0"}
-    task = JdbcSourceTask()
-    task.poll_block_s = 0.0
-    task.context = Context(Offsets())  # type: ignore[assignment]
-    task.start(JdbcSourceTaskConfig.parse(task_config))
-    assert task.poll() is None
-    mysql_database.execute("INSERT INTO t VALUES ()")
-    mysql_database.execute("DO SLEEP(0.1)")
-    batch = task.poll()
-    task.stop()
-    assert batch is not None
-    assert [row[0] for row in batch.values] == [2]
+    with _running_task({**settings, "tables": "shop.t"}) as task:
+        assert task.poll() is None
+        mysql_database.execute("INSERT INTO t VALUES ()")
+        mysql_database.execute("DO SLEEP(0.1)")
+        assert _ids_of(task.poll()) == [2]
 
 
 def test_error_names_db_timezone_if_the_server_sets_a_datetime_in_another_time_zone_than_a_timestamp(
@@ -166,3 +177,30 @@ def test_error_names_db_timezone_if_the_server_sets_a_datetime_in_another_time_z
     with pytest.raises(ConfigError, match="column created: the server's time zone is -05:00") as caught:
         read_all(settings)
     assert caught.value.key == "db.timezone"
+
+
+def test_rows_are_read_in_order_although_their_times_are_skipped_in_db_timezone(
+    postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str]
+) -> None:
+    database = postgresql_database
+    database.execute("CREATE TABLE t (id int, at timestamp NOT NULL)")
+    database.execute("INSERT INTO t VALUES (1, '2026-03-29 01:59'), (2, '2026-03-29 02:10'), (3, '2026-03-29 02:30')")
+    settings = {**postgresql_props, "mode": "timestamp", "timestamp.column.name": "at", "db.timezone": "Europe/Berlin"}
+    offsets = Offsets()
+    assert _ids(settings, offsets) == [1, 2, 3]
+    database.execute("INSERT INTO t VALUES (4, '2026-03-29 02:40'), (5, '2026-03-29 03:20'), (6, '2026-03-29 03:40')")
+    assert _ids(settings, offsets) == [4, 5, 6]
+
+
+def test_running_task_reads_rows_after_a_change_of_clocks_once(
+    postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str]
+) -> None:
+    database = postgresql_database
+    database.execute("CREATE TABLE t (id int, at timestamp NOT NULL)")
+    database.execute("INSERT INTO t VALUES (1, '2026-03-29 03:10'), (2, '2026-03-29 03:30')")
+    settings = {**postgresql_props, "mode": "timestamp", "timestamp.column.name": "at", "db.timezone": "Europe/Berlin"}
+    with _running_task({**settings, "tables": "public.t"}) as task:
+        assert _ids_of(task.poll()) == [1, 2]
+        assert [_ids_of(task.poll()) for _ in range(3)] == [[], [], []]
+        database.execute("INSERT INTO t VALUES (3, '2026-03-29 03:31')")
+        assert _ids_of(task.poll()) == [3]

@@ -74,6 +74,20 @@ def to_utc(wall_clock: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
     return max(wall_clock.replace(tzinfo=zone, fold=fold).astimezone(dt.UTC) for fold in (0, 1))
 
 
+def earliest_wall_clock(instant: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
+    """Return the earliest wall-clock time that `to_utc` converts to `instant`, as a naive datetime.
+
+    After clocks have been set forward, there are two such times for as long as the skipped time: the skipped time, and
+    the time that clocks show.
+    """
+    wall_clock = instant.astimezone(zone).replace(tzinfo=None)
+    if isinstance(zone, dt.timezone) or instant.year == 1:
+        return wall_clock
+    offset_before = (instant - dt.timedelta(days=1)).astimezone(zone).utcoffset() or dt.timedelta()
+    skipped = instant.astimezone(dt.UTC).replace(tzinfo=None) + offset_before
+    return min(skipped, wall_clock) if to_utc(skipped, zone) == instant else wall_clock
+
+
 @cache
 def offsets_by_wall_clock(zone: dt.tzinfo, last_year: int) -> list[tuple[dt.datetime, int]]:
     """Return the UTC offsets of a time zone from 1900 to `last_year`, in seconds.

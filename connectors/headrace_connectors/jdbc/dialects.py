@@ -342,7 +342,9 @@ class Dialect(ABC):
             else self.quote(column.name)
             for column in columns
         ]
-        return TimestampExpression(coalesce(terms), self._bind_zoned if is_zoned else self._bind_local)
+        if is_zoned:
+            return TimestampExpression(coalesce(terms), self._bind_zoned)
+        return TimestampExpression(coalesce(terms), self._bind_local, self.zone)
 
     def _with_time_zone(self, timestamp: str) -> str:
         """Return an SQL expression that converts a timestamp without time zone from the time zone of db.timezone."""

@@ -28,11 +28,14 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class TimestampIncrementingOffset:
     """A source offset: the timestamp (aware, UTC) and the incrementing value of the last row that was read.
 
-    A value is None if the mode does not use it, or if no row has been read.
+    A value is None if the mode does not use it, or if no row has been read. `wall_clock` is the timestamp in the
+    database, if it has no time zone. It is not stored. When clocks are set forward, two wall-clock times have the same
+    `timestamp`.
     """
 
     timestamp: dt.datetime | None = None
     incrementing: int | None = None
+    wall_clock: dt.datetime | None = None
 
     def to_map(self) -> dict[str, int]:
         """Return the offset as the map that Connect stores."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SourceBatch
@@ -158,9 +158,10 @@ class TableReader:
             if self._horizon is not None:
                 end = min(end, self._horizon.timestamp(connection))
             end = found.round_down(dialect.to_column_time(connection, end, timestamps))
+        timestamp = dialect.timestamp_expression(timestamps) if timestamps else None
         offset_expressions = OffsetExpressions(
             dialect.quote(incrementing.name) if incrementing else None,
-            dialect.timestamp_expression(timestamps) if timestamps else None,
+            timestamp,
             incrementing_nullable=incrementing is not None and incrementing.nullable,
         )
         statement = select(
@@ -181,6 +182,7 @@ class TableReader:
             columns,
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
+            has_wall_clock=timestamp is not None and timestamp.zone is not None,
             unmappable_values=config.unmappable_values,
             report_skipped=None if self._report_skipped is None else self._report_row,
         )
@@ -256,6 +258,7 @@ class _RunningStatement:
         *,
         incrementing: int | None,
         timestamps: list[int],
+        has_wall_clock: bool,
         unmappable_values: str,
         report_skipped: Callable[[dict[str, str | None], ValueError], None] | None = None,
     ) -> None:
@@ -273,8 +276,9 @@ class _RunningStatement:
         self._to_instant = dialect.to_instant
         self._incrementing = incrementing
         self._timestamps = timestamps
+        self._has_wall_clock = has_wall_clock
         self._read_ahead: list[Row] = []
-        self._last_timestamp: dt.datetime | None = None
+        self._last_offset: TimestampIncrementingOffset | None = None
 
     def fetch(self, count: int) -> list[Row]:
         """Return at most `count` rows.
@@ -292,14 +296,14 @@ class _RunningStatement:
         """Return the source offset that can be committed after `rows`. `before` is the previous batch's offset."""
         last = rows[-1]
         if self._incrementing is not None:
-            return TimestampIncrementingOffset(self._timestamp(last), self._incrementing_value(last))
+            return replace(self._timestamp_offset(last), incrementing=self._incrementing_value(last))
         if not self._timestamps:
             return before
-        self._last_timestamp = timestamp = self._timestamp(last)
-        if not self._read_ahead or self._timestamp(self._read_ahead[0]) != timestamp:
-            return TimestampIncrementingOffset(timestamp)
-        earlier = next((at for row in reversed(rows) if (at := self._timestamp(row)) != timestamp), None)
-        return before if earlier is None else TimestampIncrementingOffset(earlier)
+        self._last_offset = offset = self._timestamp_offset(last)
+        if not self._read_ahead or self._timestamp_offset(self._read_ahead[0]) != offset:
+            return offset
+        earlier = (at for row in reversed(rows) if (at := self._timestamp_offset(row)) != offset)
+        return next(earlier, before)
 
     def offset_at_end(self, offset: TimestampIncrementingOffset) -> TimestampIncrementingOffset:
         """Return the source offset that can be committed after all rows of the statement.
@@ -307,7 +311,7 @@ class _RunningStatement:
         In timestamp mode, this is the last row's timestamp. Otherwise it is `offset`, the last batch's
         offset.
         """
-        return offset if self._last_timestamp is None else TimestampIncrementingOffset(self._last_timestamp)
+        return self._last_offset or offset
 
     def _incrementing_value(self, row: Row) -> int:
         assert self._incrementing is not None
@@ -318,7 +322,8 @@ class _RunningStatement:
                 f"{self._name}: values of the incrementing column must be integers: {error}, in row {repr(row)[:120]}"
             ) from error
 
-    def _timestamp(self, row: Row) -> dt.datetime | None:
+    def _timestamp_offset(self, row: Row) -> TimestampIncrementingOffset:
+        """Return the source offset with only the row's timestamp, or an empty offset if the mode has no timestamps."""
         for index in self._timestamps:
             if row[index] is not None:
                 value = row[index]
@@ -327,11 +332,12 @@ class _RunningStatement:
                         f"{self._name}: the timestamp {value.text} cannot be part of a source offset, in row "
                         f"{repr(row)[:120]}; exclude such rows with a query"
                     )
-                instant: dt.datetime = self._to_instant(value)
-                return instant
+                return TimestampIncrementingOffset(
+                    self._to_instant(value), wall_clock=value if self._has_wall_clock else None
+                )
         if self._timestamps:  # no query returns a row without a timestamp
             raise ConnectError(
                 f"{self._name}: a zero date that zeroDateTimeBehavior converts to null cannot be part of a source "
                 f"offset, in row {repr(row)[:120]}; exclude such rows with a query"
             )
-        return None
+        return TimestampIncrementingOffset()

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_connectors.common.time_zones import earliest_wall_clock
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 
 
@@ -28,11 +29,24 @@ from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 class TimestampExpression:
     """An SQL expression that orders rows by timestamp.
 
-    `bind` converts a datetime to a query parameter that compares correctly with the expression.
+    `bind` converts a datetime to a query parameter that compares correctly with the expression. `zone` is the time zone
+    of the expression's values if these are wall-clock times, otherwise None.
     """
 
     sql: str
     bind: Callable[[dt.datetime], Any]
+    zone: dt.tzinfo | None = None
+
+    def bind_offset(self, offset: TimestampIncrementingOffset) -> Any:
+        """Convert a source offset to a query parameter, so that no row after the offset has a smaller timestamp.
+
+        If the offset stands for two wall-clock times, the parameter is the earlier one. The task then reads some rows
+        again after a restart.
+        """
+        assert offset.timestamp is not None
+        if self.zone is None:
+            return self.bind(offset.timestamp)
+        return offset.wall_clock or earliest_wall_clock(offset.timestamp, self.zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +124,7 @@ def _conditions(
         conditions.append(f"{timestamp.sql} < {marker}")
         parameters.append(timestamp.bind(end))
     if timestamp is not None and offset.timestamp is not None:
-        since = timestamp.bind(offset.timestamp)
+        since = timestamp.bind_offset(offset)
         if incrementing is not None and offset.incrementing is not None:
             conditions.append(
                 f"(({timestamp.sql} = {marker} AND {incrementing} > {marker}) OR {timestamp.sql} > {marker})"

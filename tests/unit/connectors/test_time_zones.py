@@ -7,7 +7,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from headrace_connectors.common.time_zones import check_time_zone, offsets_by_wall_clock, time_zone, to_utc
+from headrace_connectors.common.time_zones import (
+    check_time_zone,
+    earliest_wall_clock,
+    offsets_by_wall_clock,
+    time_zone,
+    to_utc,
+)
 
 _NOON = dt.datetime(2026, 7, 1, 12)
 
@@ -63,3 +69,21 @@ def test_offsets_by_wall_clock_start_at_the_second_of_each_change_of_clocks() ->
     assert offsets[0] == (dt.datetime(1900, 1, 1), 3600)
     assert offsets[-2:] == [(dt.datetime(2026, 3, 29, 3), 7200), (dt.datetime(2026, 10, 25, 2), 3600)]
     assert offsets_by_wall_clock(time_zone("-05:30"), 2026) == [(dt.datetime(1900, 1, 1), -19800)]
+
+
+@pytest.mark.parametrize(
+    ("utc", "wall_clock"),
+    [
+        (dt.datetime(2026, 3, 29, 0, 59), dt.datetime(2026, 3, 29, 1, 59)),
+        (dt.datetime(2026, 3, 29, 1, 0), dt.datetime(2026, 3, 29, 2, 0)),
+        (dt.datetime(2026, 3, 29, 1, 59), dt.datetime(2026, 3, 29, 2, 59)),
+        (dt.datetime(2026, 3, 29, 2, 0), dt.datetime(2026, 3, 29, 4, 0)),
+        (dt.datetime(2026, 10, 25, 0, 30), dt.datetime(2026, 10, 25, 2, 30)),
+        (dt.datetime(2026, 10, 25, 1, 30), dt.datetime(2026, 10, 25, 2, 30)),
+        (dt.datetime(1, 1, 1), dt.datetime(1, 1, 1, 0, 53, 28)),
+    ],
+)
+def test_earliest_wall_clock_is_the_skipped_time_after_clocks_are_set_forward(
+    utc: dt.datetime, wall_clock: dt.datetime
+) -> None:
+    assert earliest_wall_clock(utc.replace(tzinfo=dt.UTC), ZoneInfo("Europe/Berlin")) == wall_clock
