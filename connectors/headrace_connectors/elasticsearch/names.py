@@ -10,7 +10,10 @@ _FORBIDDEN = frozenset('\\/*?"<>| ,#:')
 
 
 def index_name(topic: str) -> str:
-    """Return the index name of a topic: lower case, at most 255 bytes, no leading `-` or `_`. Raises DataError."""
+    """Return the index name of a topic: its first 255 characters in lower case, without leading `-` and `_`.
+
+    Raises DataError if this is not a valid index name, for example because it has more than 255 bytes.
+    """
     name = topic.lower()[:_MAX_LENGTH].lstrip("-_")
     name = {".": "dot", "..": "dotdot"}.get(name, name)
     return _checked(name, topic)

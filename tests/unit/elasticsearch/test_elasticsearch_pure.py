@@ -44,7 +44,9 @@ def test_index_name_is_derived_from_the_topic_as_in_confluents_connector(topic: 
     assert index_name(topic) == index
 
 
-@pytest.mark.parametrize("topic", ["a/b", "a,b", "*", "<logs-{now/d}>", "a b", "a\nb", "__", "+a", "a:b", "a#b"])
+@pytest.mark.parametrize(
+    "topic", ["a/b", "a,b", "*", "<logs-{now/d}>", "a b", "a\nb", "__", "+a", "a:b", "a#b", "\u00e9" * 128]
+)
 def test_topic_that_cannot_be_converted_to_a_valid_index_name_is_rejected(topic: str) -> None:
     with pytest.raises(DataError, match="is not a valid name"):
         index_name(topic)
