@@ -531,10 +531,13 @@ def test_validate_command_reports_all_errors_if_the_connector_name_is_missing_in
     assert "Did you mean HoistField$Value?" in result.stderr
 
 
-def test_connect_standalone_without_arguments_fails_and_validate_command_reports_the_errors_of_each_file(
-    tmp_path: Path,
-) -> None:
-    assert _run().returncode == 1
+def test_connect_standalone_without_arguments_exits_with_status_1_and_prints_its_usage() -> None:
+    result = _run()
+    assert result.returncode == 1
+    assert "usage: connect-standalone" in result.stderr
+
+
+def test_validate_command_reports_the_errors_of_each_file(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.properties"
     config = {"connector.class": "FileStreamSource", "topic": "t", "fil": "x"}
     good.write_text(json.dumps({"name": "good", "config": config}))
