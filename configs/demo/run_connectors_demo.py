@@ -31,13 +31,17 @@ from psycopg import sql
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from stages import Count, Counts, Objects, Topics, count_documents, count_sqlite, is_complete
+from stages import Count, Counts, Objects, Topics, count_documents, count_sqlite, incomplete_stages, is_complete
 
 HERE = Path(__file__).resolve().parent
 PROGRESS_S = 2.0
 POLL_S = 0.25
 STALLED_S = 180.0
 _BOOTSTRAP = re.compile(r"started an embedded broker at (\S+:\d+)")
+CONNECTORS = {
+    "topic": "postgres-source", "S3": "s3-sink", "OpenSearch": "opensearch-sink", "SQLite": "sqlite-sink",
+}  # fmt: skip
+"""The connector that writes to each stage."""
 _TYPES = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": "text"}
 
 
@@ -89,7 +93,7 @@ def run(directory: Path, rows_max: int, progress: Progress) -> int:
     with ExitStack() as stack:
         ports, missing = start_servers(stack, progress)
         expected = fill_postgres(ports["PostgreSQL"], rows_max, progress)
-        connectors = ["postgres-source", "s3-sink", "sqlite-sink", *(["opensearch-sink"] if not missing else [])]
+        connectors = [name for stage, name in CONNECTORS.items() if stage != "OpenSearch" or not missing]
         environment = {
             "DEMO_DIR": str(directory),
             **{f"DEMO_{name.upper()}_PORT": str(port) for name, port in ports.items()},
@@ -236,7 +240,14 @@ def follow(worker: Worker, expected: Counts, stages: Mapping[str, Count], progre
         if is_done:
             return counts
         if now_s - changed_s > STALLED_S:
-            raise DemoError(f"no stage has received a row for {STALLED_S:.0f} s")
+            stalled = ", ".join(
+                f"{CONNECTORS[name]} ({name}: {sum(counts[name].values()):,} of {rows:,} rows)"
+                for name, rows in incomplete_stages(expected, counts).items()
+            )
+            raise DemoError(
+                f"no stage has received a row for {STALLED_S:.0f} s. Connectors that make no progress: {stalled}. "
+                "The lines of a connector in the worker's log contain its name"
+            )
         time.sleep(POLL_S)
 
 

@@ -104,3 +104,17 @@ def count_sqlite(file: Path) -> Counts:
 def is_complete(rows: Mapping[str, int], counts: Mapping[str, Counts]) -> bool:
     """Whether each stage has all rows of all tables."""
     return all(stage.get(table, 0) >= count for stage in counts.values() for table, count in rows.items())
+
+
+def incomplete_stages(rows: Mapping[str, int], counts: Mapping[str, Counts]) -> dict[str, int]:
+    """Return the stages that do not have all rows of the previous stage, with the number of rows of the previous stage.
+
+    The database is the stage before the topics, and the topics are the stage before all others.
+    """
+    sent = {table: min(count, counts["topic"].get(table, 0)) for table, count in rows.items()}
+    previous = {name: rows if name == "topic" else sent for name in counts}
+    return {
+        name: sum(previous[name].values())
+        for name, found in counts.items()
+        if not is_complete(previous[name], {name: found})
+    }
