@@ -511,6 +511,24 @@ def test_worker_with_an_invalid_connector_file_exits_with_errors_that_name_the_k
     assert "Traceback" not in result.stderr
 
 
+def test_worker_creates_the_connectors_of_its_files_in_order_and_none_after_an_invalid_one(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.properties" for name in ("first", "invalid", "second")]
+    for path in paths:
+        (tmp_path / f"{path.stem}.txt").write_text("line\n")
+        path.write_text(f"name={path.stem}\nconnector.class=FileStreamSource\nfile={tmp_path / path.stem}.txt\n")
+    for path in (paths[0], paths[2]):
+        path.write_text(f"{path.read_text()}topic=t\n")
+    worker = Worker(tmp_path, connectors=paths)
+    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 3
+    assert "Created connector first" in result.stdout + result.stderr
+    assert "second" not in result.stdout + result.stderr
+    (tmp_path / "other").mkdir()
+    with Worker(tmp_path / "other", connectors=[paths[2], paths[0]]) as running:
+        created = re.findall(r"Created connector (\w+)", running.log())
+    assert created == ["second", "first"]
+
+
 def test_connect_standalone_accepts_override_options_between_file_names(tmp_path: Path) -> None:
     result = _run(str(tmp_path / "none"), "--override", "a=b", "c.properties", "--override", "no equals")
     assert result.returncode == 1

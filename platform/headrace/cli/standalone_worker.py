@@ -23,7 +23,7 @@ from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
 
 if TYPE_CHECKING:
-    from headrace.herder.herder import Herder
+    from headrace.herder.standalone import StandaloneHerder
     from headrace.runtime.processes import Processes
 
 log = logging.getLogger("headrace.worker")
@@ -158,22 +158,23 @@ class _StandaloneWorker:
         properties.setdefault("offset.storage.file.filename", str(data / "connect.offsets"))
         return WorkerConfig.standalone(properties)
 
-    async def _create_connectors(self, herder: Herder) -> None:
+    async def _create_connectors(self, herder: StandaloneHerder) -> None:
+        """Create the connectors in the order of their files. Raises StartupError with the errors of all files."""
         from headrace.herder.errors import HerderError
 
         if errors := await self._check.errors(self._config["connector.validation.timeout.ms"] / 1000):
             raise StartupError(WORKER_FAILED, errors)
         messages: list[str] = []
-
-        async def create(file: ConnectorFile) -> None:
+        for file in self._connectors:
             try:
+                if messages:  # as in Kafka Connect, no connector is created after an error
+                    await herder.check(file.config)
+                    continue
                 await herder.put(file.name, file.config, target=file.initial_state, replace=False)
             except HerderError as error:
                 messages.append(f"Failed to create connector for {file.path}: {error}")
             else:
                 log.info("Created connector %s", file.name)
-
-        await asyncio.gather(*map(create, self._connectors))
         if messages:
             raise StartupError(CONNECTOR_FAILED, messages)
 

@@ -184,6 +184,10 @@ class BaseHerder:
         """Whether this worker, and no other worker of a group, runs a connector (task None) or task."""
         return True
 
+    async def check(self, config: Mapping[str, str]) -> None:
+        """Validate a connector's configuration. Raises BadRequestError, HerderError."""
+        await self._kind_of(config)
+
     # Changing
 
     async def put(
