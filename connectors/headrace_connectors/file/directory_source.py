@@ -37,7 +37,7 @@ from headrace_connectors.file.directory_search import (
     printable,
 )
 from headrace_connectors.file.file_formats import BadRecordError, ParquetReader, RecordReader, text_reader
-from headrace_connectors.file.finished_files import FinishedFiles
+from headrace_connectors.file.finished_files import FinishedFiles, check_directory
 from headrace_connectors.file.record_lines import FileError, RecordLines, TemporaryFileError
 
 logger = logging.getLogger(__name__)
@@ -407,7 +407,7 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
         return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the directories exist and are accessible, and that PyArrow is installed for Parquet."""
+        """Check that the directory exists, that files can be moved if necessary, and that PyArrow is installed."""
         directory = props.get("directory", "")
         if directory and not values["directory"].errors:
             needs_write = props.get("finished.action", "keep") != "keep"
@@ -419,10 +419,17 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
                 values["directory"].errors.append(
                     f"Directory {directory} cannot be written, which finished.action={props['finished.action']} needs"
                 )
-        for name in ("finished.directory", "error.directory"):
-            path = props.get(name)
-            if path and os.path.lexists(path) and not os.path.isdir(path):
-                values[name].errors.append(f"{path} is no directory")
+        needs_target = {
+            "finished.directory": values["finished.action"].value == "move",
+            "error.directory": props.get("errors.tolerance", "none").lower() == "all",
+        }
+        for name, is_needed in needs_target.items():
+            path = values[name].value
+            if path and is_needed and not values[name].errors:
+                try:
+                    check_directory(path)
+                except OSError as error:
+                    values[name].errors.append(f"Files cannot be moved to directory {path}: {error.strerror}")
         if props.get("format") == "parquet":
             import pyarrow  # noqa: F401 - an error names the package to install
 

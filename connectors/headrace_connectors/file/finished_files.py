@@ -6,6 +6,8 @@ import errno
 import logging
 import os
 import shutil
+import stat
+import tempfile
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.file.directory_search import FileState, printable
@@ -80,6 +82,26 @@ class FinishedFiles:
                 raise
             _move_to_other_file_system(path, destination, state)
         logger.debug("File %s was read and moved to %s", printable(path), printable(destination))
+
+
+def check_directory(path: str) -> None:
+    """Check that files can be moved to a directory, which is created if it is missing. Raises OSError.
+
+    If the directory is missing, the check creates a temporary directory in its nearest existing parent and removes it.
+    A task may be moving files at the same time, so the check never creates or removes the directory itself.
+    """
+    try:
+        is_directory = stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        parent = path
+        while not os.path.lexists(parent):
+            parent = os.path.dirname(parent) or "."
+        os.rmdir(tempfile.mkdtemp(prefix=".headrace-", dir=parent))
+        return
+    if not is_directory:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _unused(path: str) -> str:

@@ -321,6 +321,42 @@ def test_validation_reports_a_missing_input_directory(tmp_path: Path) -> None:
     assert checked["directory"].errors == [f"Directory {tmp_path / 'missing'} does not exist, or is no directory"]
 
 
+def target_errors(directory: Path, **settings: str) -> dict[str, list[str]]:
+    """Validate a configuration, and return the errors of the directories to which the source moves files."""
+    given = props(directory, **settings)
+    checked = config_def(DirectorySourceConnector.config_model).validate(given)
+    DirectorySourceConnector().validate(given, checked)
+    assert checked["directory"].errors == []
+    return {name: checked[name].errors for name in ("finished.directory", "error.directory") if checked[name].errors}
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("/proc/x/y", "No such file or directory"),
+        ("DIR/file", "Not a directory"),
+        ("DIR/file/below", "Not a directory"),
+        (f"DIR/{'x' * 300}", "File name too long"),
+    ],
+)
+def test_validation_reports_directories_to_which_files_cannot_be_moved(
+    tmp_path: Path, target: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    path = target.replace("DIR", str(tmp_path))
+    unused = {"finished_directory": path, "error_directory": path}
+    assert target_errors(tmp_path, **unused) == {}
+    errors = target_errors(tmp_path, **unused, finished_action="move", errors_tolerance="all")
+    message = f"Files cannot be moved to directory {path}: {reason}"
+    assert errors == {"finished.directory": [message], "error.directory": [message]}
+
+
+def test_validation_does_not_create_the_missing_directory_of_finished_files(tmp_path: Path) -> None:
+    for target in (tmp_path / "done", tmp_path / "a" / "b"):
+        assert target_errors(tmp_path, finished_action="move", finished_directory=str(target)) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_source_with_a_missing_input_directory_logs_one_warning_and_retries(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
