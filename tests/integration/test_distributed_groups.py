@@ -208,7 +208,7 @@ def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continu
 
 
 def test_tasks_of_a_stopped_worker_are_unassigned_until_it_returns(broker: BrokerProcess, tmp_path: Path) -> None:
-    settings = other_group("stopped", scheduled_rebalance_max_delay_ms="60000")
+    settings = other_group("stopped", scheduled_rebalance_max_delay_ms="20000")
     with worker_group(tmp_path, broker.address, 2, settings) as [first, second]:
         source = Monitored(tmp_path, "stopped", 4).create(first)
         wait_until_balanced([first, second])

@@ -75,7 +75,7 @@ def test_responses_of_all_operations_match_the_openapi_document(worker: Worker, 
     (tmp_path / "lines.txt").write_text("a\nb\n")
     request = DocumentedClient(worker)
     config = {"connector.class": CLASS, "file": str(tmp_path / "lines.txt"), "topic": "lines"}
-    bad = {**config, "file": str(tmp_path), "tasks.max": 1}
+    bad = {**config, "value.converter": "org.apache.kafka.connect.converters.ByteArrayConverter", "tasks.max": 1}
     c, task = {"connector": "c"}, {"connector": "c", "task": "0"}
     for path in ("/", "/health", "/metrics", "/openapi.json", "/openapi.yaml", "/admin/loggers"):
         request("GET", path)

@@ -13,7 +13,7 @@ from support.ports import free_port
 pytestmark = pytest.mark.integration
 
 
-def test_validate_command_reports_an_unreachable_database_as_a_warning_that_names_the_file(
+def test_validate_command_reports_an_unreachable_database_as_an_error_that_names_the_file_and_the_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "j.properties"
@@ -21,12 +21,12 @@ def test_validate_command_reports_an_unreachable_database_as_a_warning_that_name
         "name=j\nconnector.class=JdbcSource\nmode=bulk\ntable.whitelist=orders\ntopic.prefix=t-\n"
         f"connection.url=jdbc:postgresql://127.0.0.1:{free_port()}/shop\n"
     )
-    assert validate_files([file], None)
+    assert not validate_files([file], None)
     output = capsys.readouterr()
     lines = output.err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(f"{file}: warning: Database is not available (")
-    assert output.out == f"{file}: j is valid\n"
+    assert lines[0].startswith(f"{file}: connection.url: Cannot connect to postgresql://127.0.0.1:")
+    assert output.out == ""
 
 
 def test_worker_reports_forbidden_client_overrides_together_with_all_other_errors(kafka_broker: KafkaBroker) -> None:
