@@ -8,9 +8,8 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
-from headrace.api.errors import ConfigError, ConnectError
+from headrace.api.errors import ConnectError
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.lines import java_lines
@@ -95,17 +94,6 @@ class FileStreamSinkConnector(SinkConnector[FileStreamSinkConfig]):
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         """Return the name of this module, so that all tasks share the module's memory."""
         return [__name__]
-
-    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the file is not a directory, and that the directory of the file exists."""
-        file = values["file"].value
-        if not file:
-            return
-        if os.path.isdir(file):
-            raise ConfigError("file", file, "is a directory; set the path of a file")
-        directory = os.path.dirname(file)
-        if directory and not os.path.isdir(directory):
-            raise ConfigError("file", file, f"directory {directory} does not exist, or cannot be accessed")
 
     def alter_offsets(self, config: FileStreamSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the task stores no offsets in the file."""

@@ -14,9 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.api.config_def import ConfigValue
 from headrace.api.connector import ExactlyOnceSupport, SourceConnector
-from headrace.api.errors import ConfigError, ConnectError
+from headrace.api.errors import ConnectError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import STRING_SCHEMA
@@ -147,12 +146,6 @@ class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         """Return the name of this module, so that all tasks share the module's memory."""
         return [__name__]
-
-    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the file is not a directory. The file may be missing, because the task waits for it."""
-        file = values["file"].value
-        if file and os.path.isdir(file):
-            raise ConfigError("file", file, "is a directory; set the path of a file")
 
     def exactly_once_support(self, config: FileStreamSourceConfig) -> ExactlyOnceSupport:
         """Return SUPPORTED for a file, which can be re-read from an offset, and UNSUPPORTED for standard input."""

@@ -8,18 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from headrace.api.config import config_def
-from headrace.api.connector import Connector
-from headrace.api.errors import ConfigError, ConnectError
+from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.file.config import FileStreamSinkConfig, FileStreamSourceConfig
-from headrace_connectors.file.sink import FileStreamSinkConnector, FileStreamSinkTask
-from headrace_connectors.file.source import FileStreamSourceConnector, FileStreamSourceTask
+from headrace_connectors.file.sink import FileStreamSinkTask
+from headrace_connectors.file.source import FileStreamSourceTask
 
 
 def records(*values: str) -> SinkRecords:
@@ -94,30 +91,3 @@ def test_warning_about_a_truncated_or_replaced_input_file_is_logged_once(
     [message] = [record.getMessage() for record in caplog.records]
     assert f"was {'deleted or replaced' if replaced else 'truncated'} after the task had read 8 bytes" in message
     task.stop()
-
-
-def validate(connector: Connector[Any], file: str) -> None:
-    given = {"file": file, "topic": "t"}
-    connector.validate(given, config_def(connector.config_model).validate(given))
-
-
-@pytest.mark.parametrize("connector", [FileStreamSourceConnector(), FileStreamSinkConnector()])
-def test_validation_of_the_file_connectors_rejects_a_directory(connector: Connector[Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="configuration file: is a directory") as error:
-        validate(connector, str(tmp_path))
-    assert error.value.key == "file"
-
-
-def test_validation_of_the_file_sink_rejects_a_file_in_a_missing_directory(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"directory {tmp_path}/missing does not exist") as error:
-        validate(FileStreamSinkConnector(), f"{tmp_path}/missing/out")
-    assert error.value.key == "file"
-
-
-def test_validation_of_the_file_connectors_accepts_files_that_do_not_exist_yet(tmp_path: Path) -> None:
-    """Validation raises no error, and creates no file."""
-    validate(FileStreamSourceConnector(), f"{tmp_path}/missing/in")
-    for file in (f"{tmp_path}/out", "no-such-file", ""):
-        validate(FileStreamSinkConnector(), file)
-    assert list(tmp_path.iterdir()) == []
-    assert not Path("no-such-file").exists()
