@@ -206,7 +206,8 @@ class WorkerSinkTask(WorkerTask):
             self.errors.raise_untolerated()
             self.errors.wait_for_reports()
         try:
-            self.errors.wait_for_reports()
+            if is_final:
+                self.errors.wait_for_reports()
             wanted = self.errors.before_untolerated(self.task.pre_commit(offsets))
         except Exception:
             log.exception("Task %s: pre_commit failed, rewinding to the last committed offsets", self.spec.name)
