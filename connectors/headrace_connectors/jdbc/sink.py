@@ -39,6 +39,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
     def __init__(self) -> None:
         self._connection: Any = None
         self._failures = 0
+        self._uses_savepoints = False  # the database rejected records of the last put
 
     def start(self, config: JdbcSinkConfig) -> None:
         """Connect to the database. Raises ConnectError after `connection.attempts` attempts or a permanent error."""
@@ -86,12 +87,21 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
 
         if self._connection is None:
             self._connection = self._database.connect()
-        writer = Writer(self._database, self._tables, self._connection, records, self._tolerates_errors)
+        writer = Writer(
+            self._database,
+            self._tables,
+            self._connection,
+            records,
+            self._tolerates_errors,
+            uses_savepoints=self._uses_savepoints,
+        )
         try:
-            return writer.write(runs)
+            errors = writer.write(runs)
         except Exception:
             self._roll_back()
             raise
+        self._uses_savepoints = bool(errors)
+        return errors
 
     def _handle(self, error: Exception) -> None:
         """Raise RetriableError for an error that may be temporary, at most `max.retries` times in a row.

@@ -343,26 +343,22 @@ class Database(ABC):
         """Check all constraints at the end of each statement of the open transaction, not at COMMIT."""
 
     @contextmanager
-    def savepoint(self, connection: Connection) -> Iterator[None]:
+    def savepoint(self, connection: Connection, name: str = "headrace") -> Iterator[None]:
         """Run the `with` block in a savepoint. If the block raises an exception, undo what it has written."""
-        self.run_statement(connection, "SAVEPOINT headrace")
+        self.run_statement(connection, f"SAVEPOINT {name}")
         try:
             yield
         except Exception as error:
             is_temporary = isinstance(error, self.driver_error) and self.is_transient(error)
             if not is_temporary and not self.has_rolled_back(connection):
-                self.roll_back_to_savepoint(connection)
+                self.run_statement(connection, f"ROLLBACK TO SAVEPOINT {name}")
+                self.transaction_failed()
             raise
-        self.run_statement(connection, "RELEASE SAVEPOINT headrace")
+        self.run_statement(connection, f"RELEASE SAVEPOINT {name}")
 
     def has_rolled_back(self, connection: Connection) -> bool:
         """Whether the database has rolled back the whole transaction because of an error in a row."""
         return False
-
-    def roll_back_to_savepoint(self, connection: Connection) -> None:
-        """Undo what the transaction has written since the savepoint. The savepoint remains."""
-        self.run_statement(connection, "ROLLBACK TO SAVEPOINT headrace")
-        self.transaction_failed()
 
     def transaction_failed(self) -> None:  # noqa: B027 - most databases keep nothing between statements
         """Called after a transaction, or the part of it after a savepoint, was rolled back."""

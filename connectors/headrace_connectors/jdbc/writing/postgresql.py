@@ -231,14 +231,14 @@ class PostgresqlDatabase(Database):
     ) -> str | None:
         """Copy rows to a temporary table, and return its name, or None if the user lacks a privilege for this.
 
-        The user may not create temporary tables, or may not read all columns of the target. Call this method before
-        the run has written anything.
+        The user may not create temporary tables, or may not read all columns of the target.
         """
         table = target.table.quoted
         if table in self._without_temporary_table:
             return None
         try:
-            return self._temporary_tables.copy(connection, target, values, has_sequence=has_sequence)
+            with self.savepoint(connection, "headrace_temporary"):
+                return self._temporary_tables.copy(connection, target, values, has_sequence=has_sequence)
         except psycopg.errors.InsufficientPrivilege as error:
             logger.warning(
                 "Table %s: the user may not copy rows to a temporary table (%s); writing rows with one statement each, "
@@ -246,7 +246,6 @@ class PostgresqlDatabase(Database):
                 table,
                 self.error_text(error),
             )
-        self.roll_back_to_savepoint(connection)
         self._without_temporary_table.add(table)
         return None
 
@@ -275,11 +274,10 @@ class PostgresqlDatabase(Database):
         if not self._accepts_copy(connection, target, _on_conflict(target)):
             attempts.failed()
             return False
-        self.run_statement(connection, "SAVEPOINT headrace_copy")  # released together with the savepoint of the run
         try:
-            copy_rows(connection, target.table.quoted, target.names, values)
+            with self.savepoint(connection, "headrace_copy"):
+                copy_rows(connection, target.table.quoted, target.names, values)
         except psycopg.errors.UniqueViolation:
-            self.run_statement(connection, "ROLLBACK TO SAVEPOINT headrace_copy")
             attempts.failed()
             return False
         attempts.succeeded()

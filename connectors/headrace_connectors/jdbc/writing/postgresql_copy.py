@@ -17,6 +17,8 @@ SEQUENCE = "headrace_sequence"
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _MUST_BE_ESCAPED = "\\\t\n\r"
 _ATTEMPTS_SKIPPED_MAX = 1024
+_ROWS_PER_WRITE = 500
+"""The server inserts these rows while the next ones are converted to text."""
 
 Types = list[tuple[int, int]]
 """The OID and the modifier (such as precision and scale) of each column's type, of the base type for a domain."""
@@ -79,9 +81,10 @@ def _types(connection: Connection, target: Target) -> Types:
 
 def copy_rows(connection: Connection, table: str, names: Sequence[str], values: list[Sequence[Any]]) -> None:
     """Send rows of text with COPY."""
-    data = "\n".join(map("\t".join, zip(*map(_copy_texts, values), strict=True))) + "\n"
     with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN") as copy:
-        copy.write(data)
+        for start in range(0, len(values[0]), _ROWS_PER_WRITE):
+            columns = [_copy_texts(column[start : start + _ROWS_PER_WRITE]) for column in values]
+            copy.write("\n".join(map("\t".join, zip(*columns, strict=True))) + "\n")
 
 
 def _copy_texts(column: Sequence[str | None]) -> Sequence[str]:

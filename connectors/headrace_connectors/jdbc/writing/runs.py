@@ -1,10 +1,13 @@
-"""Groups the records of one `put` into runs: consecutive rows of one table with the same columns. No I/O."""
+"""Groups the records of one `put` into runs: consecutive rows of one table with the same columns. No I/O.
+
+A run has at most `batch.size` rows, which may come from several batches of records.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from headrace.api.errors import DataError
@@ -53,7 +56,7 @@ class RunBuilder:
 
     def build(self, records: SinkRecords) -> tuple[list[Run], dict[int, Exception]]:
         """Return the runs in the order of their records, and the errors of records that cannot become rows."""
-        runs: list[Run] = []
+        parts: list[Run] = []
         errors: dict[int, Exception] = {}
         start = 0
         for batch in records.batches:
@@ -61,21 +64,25 @@ class RunBuilder:
                 indexes = range(start + offset, start + offset + len(part))
                 try:
                     self._check(part)
-                    runs += self._runs(part, indexes)
+                    parts.append(self._run(part, indexes))
                 except DataError as error:
                     errors.update(dict.fromkeys(indexes, error))
             start += len(batch)
-        return runs, errors
+        return list(self._merge(parts)), errors
 
-    def _runs(self, batch: SinkBatch, indexes: range) -> Iterator[Run]:
+    def _merge(self, parts: list[Run]) -> Iterator[Run]:
+        """Merge consecutive parts with the same table and columns, and split the result into runs of `batch.size`."""
+        size = self._config.batch_size
+        for _, group in groupby(parts, key=lambda part: (part.table, part.columns, part.is_delete)):
+            merged = _concatenate(list(group))
+            for first in range(0, len(merged), size):
+                yield merged if len(merged) <= size else merged.part(first, first + size)
+
+    def _run(self, batch: SinkBatch, indexes: range) -> Run:
         table = self._config.table_name_format.replace("${topic}", batch.topic)
         is_delete = batch.values[0] is None
         plan = self._planner.plan(table, batch.key_schema, None if is_delete else batch.value_schema)
-        values = [read(batch) for read in plan.read]
-        size = self._config.batch_size
-        for first in range(0, len(batch), size):
-            part = [column[first : first + size] for column in values]
-            yield Run(table, plan.columns, part, indexes[first : first + size], is_delete)
+        return Run(table, plan.columns, [read(batch) for read in plan.read], indexes, is_delete)
 
     def _check(self, batch: SinkBatch) -> None:
         """Raise DataError if the configuration does not allow records like those in `batch`."""
@@ -103,6 +110,17 @@ class RunBuilder:
             f"(topic='{batch.original_topic}',partition={batch.original_partition},offset={batch.original_offsets[0]},"
             f"timestamp={timestamp}) with a {found} {side} and {_schema_name(schema)} {side} schema{hint}."
         )
+
+
+def _concatenate(parts: list[Run]) -> Run:
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    values: list[Sequence[Any]] = [
+        list(chain.from_iterable(columns)) for columns in zip(*(part.values for part in parts), strict=True)
+    ]
+    indexes = list(chain.from_iterable(part.indexes for part in parts))
+    return Run(first.table, first.columns, values, indexes, first.is_delete)
 
 
 def _class_name(value: Any, schema: Schema | None) -> str:

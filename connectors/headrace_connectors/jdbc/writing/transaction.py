@@ -1,4 +1,8 @@
-"""Writes runs in one transaction, and finds the records that the database rejects."""
+"""Writes runs in one transaction, and finds the records that the database rejects.
+
+The first attempt sets no savepoints, because each savepoint costs two round trips. If the database rejects a record,
+the transaction is rolled back, and all runs are written again with savepoints.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,10 @@ class _TransactionRolledBack(Exception):
     """The database has rolled back the transaction because of an error in a row."""
 
 
+class _RecordRejected(Exception):
+    """The database has rejected a record of a run that has no savepoint."""
+
+
 class Writer:
     """Writes the records of one `put`."""
 
@@ -29,6 +37,8 @@ class Writer:
         connection: Connection,
         records: SinkRecords,
         tolerates_errors: bool,
+        *,
+        uses_savepoints: bool = False,
     ) -> None:
         self._database = database
         self._tables = tables
@@ -38,6 +48,7 @@ class Writer:
         self._errors: dict[int, Exception] = {}
         self._rejected: list[tuple[Run, Target]] = []
         self._has_fresh_tables = False
+        self._uses_savepoints = uses_savepoints
         self._writes_single_rows = False
 
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
@@ -82,8 +93,8 @@ class Writer:
     def _write_runs(self, targets: Sequence[tuple[Run, Target]]) -> None:
         """Write the runs in a new transaction.
 
-        If a row causes the database to roll back the whole transaction, begin again, and write single rows to find the
-        row. Without this row, begin again.
+        If the database rejects a record, begin again with savepoints. If a row causes the database to roll back the
+        whole transaction, begin again, and write single rows to find the row. Without this row, begin again.
         """
         # Write to tables without transactions at the end: after a write to an Aria table, MariaDB sets no savepoint.
         targets = sorted(targets, key=lambda each: not each[1].table.is_transactional)
@@ -94,6 +105,9 @@ class Writer:
                     if len(run):
                         self._write_run(run, target)
                 return
+            except _RecordRejected:
+                self._roll_back()
+                self._uses_savepoints = True
             except _TransactionRolledBack:
                 self._database.transaction_failed()
                 self._writes_single_rows = True
@@ -101,7 +115,9 @@ class Writer:
 
     def _write_without_violations(self, targets: Sequence[tuple[Run, Target]]) -> None:
         """Write the runs, and reject the records that violate constraints which the database checks at COMMIT."""
-        finder = Writer(self._database, self._tables, self._connection, self._records, tolerates_errors=True)
+        finder = Writer(
+            self._database, self._tables, self._connection, self._records, tolerates_errors=True, uses_savepoints=True
+        )
         violations = finder._find_violations(targets)
         self._roll_back()
         if violations and not self._tolerates_errors:
@@ -152,12 +168,15 @@ class Writer:
             for row in range(len(run)):
                 self._write_run(run.part(row, row + 1), target)
             return
+        has_savepoint = is_transactional and self._uses_savepoints
         try:
-            with self._database.savepoint(self._connection) if is_transactional else nullcontext():
+            with self._database.savepoint(self._connection) if has_savepoint else nullcontext():
                 self._database.write(self._connection, target, run)
         except (DataError, self._database.driver_error) as error:
             if not isinstance(error, DataError) and not self._database.is_record_error(error):
                 raise
+            if is_transactional and not has_savepoint:
+                raise _RecordRejected from error
             has_rolled_back = self._database.has_rolled_back(self._connection)
             if len(run) == 1:
                 self._reject(run, target, error)
