@@ -357,14 +357,25 @@ def test_only_records_with_timestamps_that_the_time_zone_cannot_represent_are_re
 
 @pytest.mark.parametrize("count", [3, MANY])
 def test_only_records_with_characters_that_the_encoding_cannot_represent_are_rejected(
-    url: str, database: Database, count: int
+    server: postgres.Postgres, database: Database, count: int
 ) -> None:
+    database.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     records = [item(number, "é") for number in range(count)]
     records[1] = item(1, "日")
-    run = put(url + "&options=-c%20client_encoding=LATIN1", records, errors__tolerance="all")
+    try:
+        run = put(f"{server.jdbc_url[: -len('postgres')]}latin?user={server.user}", records, errors__tolerance="all")
+        with psycopg.connect(server.conninfo, dbname="latin") as latin:
+            assert latin.execute("SELECT name, count(*) FROM items GROUP BY name").fetchall() == [("é", count - 1)]
+    finally:
+        database.execute("DROP DATABASE latin WITH (FORCE)")
     assert [found.offset for found, _ in run.reported] == [1]
-    assert "cannot represent the character '\\u65e5'" in str(run.reported[0][1])
-    assert query(database, "SELECT count(*) FROM items") == [(count - 1,)]
+    assert 'has no equivalent in encoding "LATIN1"' in str(run.reported[0][1])
+
+
+def test_encoding_of_the_connection_does_not_change_the_stored_characters(url: str, database: Database) -> None:
+    for number in range(0, MANY + 1, MANY):
+        put(url + "&options=-c%20client_encoding=LATIN1", [item(number + n, "日") for n in range(MANY)])
+    assert query(database, "SELECT name, count(*) FROM items GROUP BY name") == [("日", 2 * MANY)]
 
 
 def test_names_that_postgresql_would_shorten_are_rejected(url: str, database: Database) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from headrace.api.errors import DataError
 from headrace.data.batch import SinkBatch
+from headrace.data.columns import Columns, column_items
 from headrace.data.schema import INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA, Schema, Type
 from headrace.data.struct import row_converter
 from headrace_connectors.jdbc.sink_config import KAFKA_KEY_COLUMNS, JdbcSinkConfig
@@ -150,10 +151,18 @@ def _key_field(index: int, default: Any) -> Callable[[SinkBatch], Values]:
 
 
 def _value_field(index: int, default: Any) -> Callable[[SinkBatch], Values]:
-    return lambda batch: _items(batch.values, index, default)
+    def read(batch: SinkBatch) -> Values:
+        compact = batch.compact
+        if isinstance(compact, Columns):  # the values of structs, so not maps
+            return _or_default(column_items(compact.columns[index], len(compact)), default)
+        return _items(batch.values, index, default)
+
+    return read
 
 
 def _items(rows: Values, index: int, default: Any) -> Values:
-    if default is None:
-        return [row[index] for row in rows]
-    return [default if row[index] is None else row[index] for row in rows]
+    return _or_default([row[index] for row in rows], default)
+
+
+def _or_default(values: Values, default: Any) -> Values:
+    return values if default is None else [default if value is None else value for value in values]

@@ -46,6 +46,7 @@ _PREPARED_MAX = 10
 """The number of prepared statements of a connection. Statements for single rows are prepared again in each run."""
 _INTEGERS = (Type.INT8, Type.INT16, Type.INT32, Type.INT64)
 _FLOATS = (Type.FLOAT32, Type.FLOAT64)
+_SENT_UNCHANGED = (*_INTEGERS, Type.STRING, Type.BOOLEAN)
 _LOGICAL = (DECIMAL_NAME, DATE_NAME, TIME_NAME, TIMESTAMP_NAME)
 _NOT_TRANSIENT = ("54",)
 """SQLSTATE classes of psycopg's OperationalError that a retry cannot change: a row or index entry is too large."""
@@ -95,6 +96,9 @@ class PostgresqlDatabase(Database):
         self._copies = {}
         logging.getLogger("psycopg").setLevel(logging.ERROR)  # it logs a warning for each statement that fails
         connection = super().connect()
+        if connection.info.encoding != "utf-8":
+            connection.execute("SET client_encoding TO 'UTF8'")
+            connection.commit()
         connection.prepared_max = _PREPARED_MAX
         return connection
 
@@ -166,16 +170,11 @@ class PostgresqlDatabase(Database):
         return _text_of(schema, zone)
 
     def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
-        """Return a column's values as PostgreSQL's text. A column of numbers or strings is converted with one call."""
+        """Return a column's values as PostgreSQL's text. Values that COPY accepts unchanged are not converted."""
         schema = column.schema
-        if column.is_timestamp or schema.name in _LOGICAL:
-            return super().convert(table, column, values)
-        if schema.type is Type.STRING:
+        is_plain = not column.is_timestamp and schema.name not in _LOGICAL
+        if is_plain and (schema.type in _SENT_UNCHANGED or (schema.type in _FLOATS and _are_finite(values))):
             return values
-        if schema.type in _INTEGERS and None not in values:
-            return list(map(str, values))
-        if schema.type in _FLOATS and None not in values:
-            return _float_texts(values)
         return super().convert(table, column, values)
 
     def upsert_sql(self, target: Target) -> str:
@@ -207,7 +206,7 @@ class PostgresqlDatabase(Database):
         """Update rows, through a temporary table if there are many."""
         if len(values[0]) >= _COPY_ROWS and target.others:
             # The database decides which keys are equal: in the type uuid, keys with different text may be equal.
-            sequence = list(map(str, range(len(values[0]))))
+            sequence = range(len(values[0]))
             if stage := self._copy_to_temporary_table(connection, target, [*values, sequence], has_sequence=True):
                 self._update_from(connection, target, stage)
                 return
@@ -248,6 +247,10 @@ class PostgresqlDatabase(Database):
             )
         self._without_temporary_table.add(table)
         return None
+
+    def _execute(self, connection: Connection, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        """Execute a statement once for each row. All parameters are text, which the server converts."""
+        super()._execute(connection, sql, [tuple(map(_text_of_plain, row)) for row in rows])
 
     def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
         """Execute a statement for each row. If there are several, prepare it for these rows only.
@@ -347,9 +350,16 @@ def _float_text(value: float) -> str:
     return text if math.isfinite(value) else text.replace("inf", "Infinity").replace("nan", "NaN")
 
 
-def _float_texts(values: Sequence[float]) -> list[str]:
-    texts = list(map(repr, values))
-    return list(map(_float_text, values)) if "n" in "".join(texts) else texts  # inf and nan contain an n
+def _are_finite(values: Sequence[float | None]) -> bool:
+    """Whether no value is NaN or infinite. May return False if the sum of finite values is too large for a float."""
+    return math.isfinite(sum(filter(None, values)))
+
+
+def _text_of_plain(value: Any) -> str | None:
+    """Return the text of a value that `convert` has not changed."""
+    if value is None or isinstance(value, str):
+        return value
+    return "t" if value is True else "f" if value is False else repr(value)
 
 
 def _array_item(text: str) -> str:

@@ -3,19 +3,27 @@
 COPY converts the values to the types of the columns. A temporary table must therefore have the same types as its
 target, or values would be rounded silently. The names of temporary tables contain a random number and are always
 qualified with `pg_temp`, so that no statement confuses them with other tables.
+
+The rows are sent as CSV that is derived from JSON, because msgspec encodes a row of numbers and short strings about
+seven times faster than Python's functions do: `[1,"a",null]` becomes `1,"a",null`.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from headrace_connectors.jdbc.writing.database import Connection, Target
 
 SEQUENCE = "headrace_sequence"
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_MUST_BE_ESCAPED = "\\\t\n\r"
+_FORMAT = r"(FORMAT csv, NULL 'null', ESCAPE E'\\', ENCODING 'UTF8')"
+_ESCAPED = re.compile(rb"\\(?:u00([0-9a-f]{2})|(.))")
+_CONTROL_CHARACTERS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_encode_lines = msgspec.json.Encoder().encode_lines
 _ATTEMPTS_SKIPPED_MAX = 1024
 _ROWS_PER_WRITE = 500
 """The server inserts these rows while the next ones are converted to text."""
@@ -80,19 +88,27 @@ def _types(connection: Connection, target: Target) -> Types:
 
 
 def copy_rows(connection: Connection, table: str, names: Sequence[str], values: list[Sequence[Any]]) -> None:
-    """Send rows of text with COPY."""
-    with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN") as copy:
+    """Send rows with COPY. `values` contains strings, integers, finite floats, booleans and None, by column."""
+    with (
+        connection.cursor() as cursor,
+        cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN WITH {_FORMAT}") as copy,
+    ):
         for start in range(0, len(values[0]), _ROWS_PER_WRITE):
-            columns = [_copy_texts(column[start : start + _ROWS_PER_WRITE]) for column in values]
-            copy.write("\n".join(map("\t".join, zip(*columns, strict=True))) + "\n")
+            part = [column[start : start + _ROWS_PER_WRITE] for column in values]
+            copy.write(csv_lines(zip(*part, strict=True)))
 
 
-def _copy_texts(column: Sequence[str | None]) -> Sequence[str]:
-    """Return a column in COPY's text format."""
-    text = "".join(filter(None, column))
-    if any(mark in text for mark in _MUST_BE_ESCAPED):
-        return ["\\N" if value is None else value.translate(_ESCAPES) for value in column]
-    return ["\\N" if value is None else value for value in column]
+def csv_lines(rows: Iterable[tuple[Any, ...]]) -> bytes:
+    """Return at least one row as CSV, in which backslashes escape quotes and backslashes, and None is `null`."""
+    # JSON contains line feeds only between rows, because it escapes them in strings.
+    text = _encode_lines(rows)[1:-2].replace(b"]\n[", b"\n") + b"\n"
+    return _ESCAPED.sub(_unescape, text) if b"\\" in text else text
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    """Return the character of one of JSON's escape sequences, unless CSV has the same sequence."""
+    code, letter = match.groups()
+    return bytes.fromhex(code.decode()) if code else _CONTROL_CHARACTERS.get(letter, match[0])
 
 
 class CopyAttempts:
