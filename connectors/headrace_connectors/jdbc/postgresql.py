@@ -1,8 +1,8 @@
 """PostgreSQL dialect, with psycopg 3 as the driver.
 
-A server-side cursor streams the rows, so a table of any size needs memory for only one batch. Values of json, jsonb,
-uuid, xml and enumeration types are read as text. Values of types that have no Connect type are read as text, too.
-bit(1) is mapped to BOOLEAN, and a domain is mapped like its base type.
+A server-side cursor streams the rows, so a table of any size needs memory for only a few batches. Values of json,
+jsonb, uuid, xml and enumeration types are read as text. Values of types that have no Connect type are read as text,
+too. bit(1) is mapped to BOOLEAN, and a domain is mapped like its base type.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ from headrace_connectors.jdbc.dialects import (
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name
 from headrace_connectors.jdbc.postgresql_properties import libpq_options
+from headrace_connectors.jdbc.postgresql_rows import ServerSideRows
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
 from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, base_schema, to_decimal, to_integer
@@ -255,16 +256,13 @@ class PostgresqlDialect(Dialect):
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
         reads_fast = table not in self._without_fast_read
-        cursor = connection.cursor(name="headrace", binary=reads_fast and all(column.binary for column in columns))
-        if not reads_fast:
-            for name, loader in _LOADERS_OF_ANY_VALUE.items():
-                cursor.adapters.register_loader(name, loader)
-        try:
-            cursor.execute(statement.sql, statement.parameters)
-        except psycopg.Error:
-            cursor.close()
-            raise
-        return ResultSet(_FastRows(cursor) if reads_fast else cursor, typed=True, has_unmappable=not reads_fast)
+        rows = ServerSideRows(
+            connection,
+            statement,
+            binary=reads_fast and all(column.binary for column in columns),
+            loaders={} if reads_fast else _LOADERS_OF_ANY_VALUE,
+        )
+        return ResultSet(_FastRows(rows) if reads_fast else rows, typed=True, has_unmappable=not reads_fast)
 
     def disable_fast_read(self, table: str) -> None:
         self._without_fast_read.add(table)
@@ -335,7 +333,7 @@ class _FastRows:
     `fetchmany` raises FastReadError if such an object cannot represent a value.
     """
 
-    def __init__(self, cursor: Any) -> None:
+    def __init__(self, cursor: ServerSideRows) -> None:
         self._cursor = cursor
         self.close = cursor.close
 

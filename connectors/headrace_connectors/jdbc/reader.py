@@ -281,14 +281,16 @@ class _RunningStatement:
         self._last_offset: TimestampIncrementingOffset | None = None
 
     def fetch(self, count: int) -> list[Row]:
-        """Return at most `count` rows.
+        """Return at most `count` rows, or an empty list if no rows remain.
 
         In timestamp mode, fetch one more row to check whether its timestamp differs from that of the last returned row.
         """
         if self._incrementing is not None or not self._timestamps:
             rows: list[Row] = self.cursor.fetchmany(count)
             return rows
-        rows = self._read_ahead + self.cursor.fetchmany(count + 1 - len(self._read_ahead))
+        rows = self._read_ahead
+        while len(rows) <= count and (more := self.cursor.fetchmany(count + 1 - len(rows))):
+            rows = rows + more
         self._read_ahead = rows[count:]
         return rows[:count]
 

@@ -157,6 +157,17 @@ def test_restart_between_rows_with_equal_timestamps_reads_all_rows_with_this_tim
     assert [row[0] for row in rows(read_all(props, offsets))] == [f"e{i}" for i in range(5)]
 
 
+def test_source_offset_waits_for_all_rows_with_equal_timestamps_if_they_do_not_fit_in_one_fetch(
+    database: sqlite3.Connection,
+) -> None:
+    database.execute("CREATE TABLE events (id INTEGER, at TIMESTAMP NOT NULL)")
+    numbers = "WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < 2500)"
+    database.execute(f"INSERT INTO events {numbers} SELECT i, '2026-01-01 00:00:00' FROM numbers")
+    batches = read_all(_props(database, mode="timestamp", timestamp_column_name="at", batch_max_rows="1200"))
+    assert [len(batch) for batch in batches] == [1200, 1200, 100]
+    assert [batch.source_offset.get("timestamp") is None for batch in batches] == [True, True, False]
+
+
 def test_timestamp_incrementing_mode_reads_rows_with_equal_timestamps_once(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, at DATETIME NOT NULL)")
     database.executemany("INSERT INTO events VALUES (?, '2026-01-01T00:00:00.5')", [(i,) for i in range(1, 8)])
