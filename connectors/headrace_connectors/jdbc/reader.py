@@ -93,7 +93,7 @@ class TableReader:
             logger.info("Reading %s: the fast path failed, reading rows without it: %s", self.source.name, error)
             self._dialect.disable_fast_read(self.source.table)
             self.close_statement()
-            return self._next_batch(connection)
+            return self.next_batch(connection)  # a dialect has at most two fast paths
 
     def _next_batch(self, connection: Connection) -> SourceBatch | None:
         if self._commits_start:

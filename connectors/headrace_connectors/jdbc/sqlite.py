@@ -28,6 +28,7 @@ from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import (
     Connection,
     Dialect,
+    FastReadError,
     ResultSet,
     driver_errors,
     engine_for,
@@ -41,6 +42,8 @@ _TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real":
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BUSY_TIMEOUT_S = 10.0
 _FUNCTION = "headrace_microseconds"
+_NOT_UTF_8 = "Could not decode to UTF-8"
+"""The start of the driver's message about text that is not UTF-8. The error has no code."""
 # The driver raises OperationalError for invalid SQL too. The primary result code distinguishes transient errors.
 _PRIMARY_CODE = 0xFF
 TRANSIENT_CODES = frozenset(
@@ -75,6 +78,7 @@ class SqliteDialect(Dialect):
     def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
         super().__init__(url, config)
         self._without_json: set[str] = set()
+        self._with_invalid_text: set[str] = set()
         self._invalid_timestamp: Any = None
 
     def is_transient(self, error: Exception) -> bool:
@@ -96,11 +100,15 @@ class SqliteDialect(Dialect):
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
         json_type = self._json_type(columns, table)
+        connection.text_factory = _text_or_bytes if table in self._with_invalid_text else str
         if json_type is None:
-            return ResultSet(connection.execute(statement.sql, statement.parameters), typed=False)
+            return ResultSet(_DecodedRows(connection.execute(statement.sql, statement.parameters)), typed=False)
         return ResultSet(JsonRows(connection, statement, json_type, self.is_transient), typed=True)
 
     def disable_fast_read(self, table: str) -> None:
+        """Read `table` without JSON. If this fails too, some text is not UTF-8: return such text as bytes."""
+        if not table or table in self._without_json:
+            self._with_invalid_text.add(table)
         self._without_json.add(table)
 
     def shape(self, connection: Connection, table: str) -> object:
@@ -191,6 +199,31 @@ class SqliteDialect(Dialect):
             f"{self._invalid_timestamp!r:.60} is not a timestamp; timestamps must be ISO 8601 text or milliseconds "
             "since the epoch"
         )
+
+
+class _DecodedRows:
+    """A cursor whose `fetchmany` raises FastReadError if some text is not UTF-8."""
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+        self.close = cursor.close
+
+    def fetchmany(self, count: int) -> list[Any]:
+        """Return at most `count` rows."""
+        try:
+            return self._cursor.fetchmany(count)
+        except sqlite3.OperationalError as error:
+            if _NOT_UTF_8 in str(error):
+                raise FastReadError(str(error)) from error
+            raise
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    """Return text as a string, or as bytes if it is not UTF-8. The row converter rejects the bytes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 def _to_boolean(value: Any) -> bool:

@@ -157,6 +157,23 @@ def test_restart_between_rows_with_equal_timestamps_reads_all_rows_with_this_tim
     assert [row[0] for row in rows(read_all(props, offsets))] == [f"e{i}" for i in range(5)]
 
 
+@pytest.mark.parametrize("column", ["name TEXT", "name TEXT, price REAL"])
+def test_text_that_is_not_utf_8_is_reported_with_its_row(database: sqlite3.Connection, column: str) -> None:
+    database.execute(f"CREATE TABLE items (id INTEGER PRIMARY KEY, {column})")
+    database.execute("INSERT INTO items (id, name) VALUES (1, 'a'), (2, CAST(x'62ff' AS TEXT)), (3, 'c')")
+    props = _props(database, mode="incrementing", incrementing_column_name="id")
+    with pytest.raises(ConnectError, match=r"items, column name, row id=2: .* but the value is b'b\\xff'"):
+        read_all(props)
+    skipped = read_all({**props, "unmappable.values": "skip"})
+    assert [row[0] for row in rows(skipped)] == [1, 3]
+
+
+def test_text_of_a_query_that_is_not_utf_8_is_reported_with_its_row(database: sqlite3.Connection) -> None:
+    props = _props(database, mode="bulk", query="SELECT 7 AS id, CAST(x'62ff' AS TEXT) AS name", topic_prefix="q")
+    with pytest.raises(ConnectError, match=r"query, column name, row .*7.* but the value is b'b\\xff'"):
+        read_all(props)
+
+
 def test_source_offset_waits_for_all_rows_with_equal_timestamps_if_they_do_not_fit_in_one_fetch(
     database: sqlite3.Connection,
 ) -> None:
