@@ -1,9 +1,13 @@
-"""Hypothesis strategies for Connect schemas and matching values."""
+"""Hypothesis strategies for Connect schemas and matching values.
+
+The strategies are cached, because Hypothesis analyzes each new strategy, which takes longer than to generate a value.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -28,6 +32,7 @@ _MOMENTS = st.integers(-62_135_596_800_000, 253_402_300_799_999).map(
 )
 
 
+@cache
 def primitives() -> st.SearchStrategy[Schema]:
     """Generate primitive and logical schemas. Some of them are optional."""
     plain = st.sampled_from([Schema(type_) for type_ in Type if type_.is_primitive])
@@ -42,6 +47,7 @@ def struct_of(fields: st.SearchStrategy[Schema], max_size: int = 5) -> st.Search
     return st.builds(lambda pairs, optional: struct(pairs, optional=optional), named, st.booleans())
 
 
+@cache
 def schemas() -> st.SearchStrategy[Schema]:
     """Generate schemas of all types. Map keys are strings or integers."""
     keys = st.sampled_from([Schema(Type.STRING), Schema(Type.INT32)])
@@ -52,6 +58,7 @@ def schemas() -> st.SearchStrategy[Schema]:
     )
 
 
+@cache
 def values(schema: Schema) -> st.SearchStrategy[Any]:
     """Generate values that match `schema`. Structs are `Struct` objects."""
     strategy = _values(schema)
@@ -92,6 +99,7 @@ def _logical(schema: Schema) -> st.SearchStrategy[Any]:
     return by_type[schema.name]
 
 
+@cache
 def schemaless() -> st.SearchStrategy[Any]:
     """Generate schemaless data that JSON can represent."""
     leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXT
