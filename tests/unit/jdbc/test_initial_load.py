@@ -22,7 +22,9 @@ from support.jdbc import Context, Offsets, drain, read_all, rows
 def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
     connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, changed INTEGER NOT NULL)")
+    connection.execute("BEGIN")
     connection.executemany("INSERT INTO orders VALUES (?, 1000)", [(i,) for i in range(1, 1001)])
+    connection.execute("COMMIT")
     yield connection
     connection.close()
 
