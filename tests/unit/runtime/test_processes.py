@@ -251,6 +251,7 @@ async def test_fork_server_that_hangs_is_replaced(tmp_path: Path, monkeypatch: p
 async def test_closing_the_processes_object_kills_a_fork_server_that_does_not_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("headrace.runtime.processes.EXIT_TIMEOUT_S", 0.1)
     async with _running(tmp_path, monkeypatch) as processes:
         server = processes.fork_server_pid
         assert server is not None
@@ -261,6 +262,7 @@ async def test_closing_the_processes_object_kills_a_fork_server_that_does_not_ex
 async def test_fork_server_is_restarted_after_a_backoff_if_it_dies_a_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("headrace.runtime.processes.RESTART_BACKOFF_MIN_S", 0.3)
     async with _running(tmp_path, monkeypatch) as processes:
         pids = [processes.fork_server_pid]
         for _ in range(2):
@@ -272,5 +274,5 @@ async def test_fork_server_is_restarted_after_a_backoff_if_it_dies_a_second_time
             started = time.monotonic()
             await processes.spawn("task-0", _handler)
             pids.append(processes.fork_server_pid)
-        assert time.monotonic() - started >= 1
+        assert time.monotonic() - started >= 0.3
         assert len(set(pids)) == 3
