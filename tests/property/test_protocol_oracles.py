@@ -54,12 +54,14 @@ def choose_for_kio(field: Field, rng: Random) -> Any:
     return None
 
 
-@cache
-def kio_class(api_name: str, version: int, direction: str) -> Any:
-    """Return kio's class for `version` of a message, or None if kio does not support that version."""
-    path = schema_name_map.get(module_name(api_name), {}).get(version, {}).get(EntityType[direction])
-    if path is None:
-        return None
+def kio_path(api_name: str, version: int, direction: str) -> str | None:
+    """Return the module and name of kio's class for `version` of a message, or None if kio does not support it."""
+    path: str | None = schema_name_map.get(module_name(api_name), {}).get(version, {}).get(EntityType[direction])
+    return path
+
+
+def kio_class(path: str) -> Any:
+    """Import kio's class. The 600 modules of kio's messages are slow to import, so only tests import them."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -127,7 +129,7 @@ def no_error(field: Field, _rng: Random) -> Any:
 
 def kio_versions(api: Api, direction: str) -> list[int]:
     """Return the versions of the API's request or response that kio supports."""
-    return [each for each in versions_of(getattr(api, direction)) if kio_class(api.name, each, direction)]
+    return [each for each in versions_of(getattr(api, direction)) if kio_path(api.name, each, direction)]
 
 
 def kafka_python_versions(message: type[Message]) -> list[int]:
@@ -193,7 +195,9 @@ def test_kio_decodes_random_messages_and_encodes_them_to_the_same_bytes(api: Api
     message: type[Message] = getattr(api, direction)
     for version in kio_versions(api, direction):
         rng = Random(f"kio {message.__name__} {version}")
-        oracle = kio_class(api.name, version, direction)
+        path = kio_path(api.name, version, direction)
+        assert path is not None
+        oracle = kio_class(path)
         for _ in range(MESSAGES_PER_VERSION):
             check_kio(oracle, encode_joined(random_message(message, version, rng, choose_for_kio), version))
 
@@ -266,7 +270,7 @@ def test_constant_uncovered_lists_exactly_the_message_versions_that_no_oracle_su
         for api in API.values()
         for kind in DIRECTIONS
         for version in versions_of(getattr(api, kind))
-        if not kio_class(api.name, version, kind) and version not in kafka_python_versions(getattr(api, kind))
+        if not kio_path(api.name, version, kind) and version not in kafka_python_versions(getattr(api, kind))
     }
     assert uncovered == UNCOVERED
 
@@ -295,9 +299,7 @@ def test_records_of_internal_topics_and_control_records_round_trip_in_every_vers
 )
 def test_kio_decodes_control_records_and_encodes_them_to_the_same_bytes(message: type[Message], name: str) -> None:
     for version in versions_of(message):
-        path = schema_name_map[name][version][EntityType.data]
-        module, _, class_name = path.partition(":")
-        oracle = getattr(importlib.import_module(module), class_name)
+        oracle = kio_class(schema_name_map[name][version][EntityType.data])
         rng = Random(f"kio {name} {version}")
         for _ in range(MESSAGES_PER_VERSION):
             check_kio(oracle, encode_joined(random_message(message, version, rng, choose_for_kio), version))
