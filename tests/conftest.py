@@ -7,6 +7,13 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+from support.examples import examples
+
+# Other programs use the processors too, so no example has a deadline.
+settings.register_profile("headrace", settings.default, max_examples=examples(100), deadline=None)
+settings.load_profile("headrace")
 
 # A shell's background jobs ignore both signals, and the processes that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -22,6 +22,7 @@ from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, struct
 from headrace.plugins.creation import create_converter
 from support.columnar_values import columnar_values
+from support.examples import examples
 
 STRUCTS = (
     struct([("line", STRING_SCHEMA), ("n", INT32_SCHEMA.replace(optional=True))]),
@@ -45,7 +46,7 @@ def _result_or_errors(encode: Any, schema: Schema | None, values: Any) -> Any:
 
 
 @pytest.mark.parametrize(("class_", "props"), CONVERTERS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(typed_values=columnar_values(STRUCTS), wrong=st.sampled_from([False, False, False, True]))
 def test_columnar_and_single_values_are_encoded_to_the_same_bytes(
     class_: type[Any], props: dict[str, str], typed_values: tuple[Schema | None, ColumnarValues], wrong: bool

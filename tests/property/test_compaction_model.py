@@ -32,6 +32,7 @@ from headrace_broker.records.columns import Headers, RecordColumns
 from headrace_broker.records.compression import Compression
 from headrace_broker.records.control import ControlType, build_control_batch, end_transaction_value
 from headrace_broker.records.reader import read_batch
+from support.examples import examples
 
 NOW = 1_700_000_000_000
 DIRECTORY = "/data/t-0"
@@ -387,5 +388,5 @@ class CompactionMachine(RuleBasedStateMachine):
                 )
 
 
-CompactionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+CompactionMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 TestCompaction = CompactionMachine.TestCase

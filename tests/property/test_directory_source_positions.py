@@ -16,6 +16,7 @@ from headrace_connectors.file import record_lines
 from headrace_connectors.file.directory_config import DirectorySourceConfig
 from headrace_connectors.file.file_formats import BadRecordError, RecordReader, text_reader
 from headrace_connectors.file.record_lines import RecordLines
+from support.examples import examples
 
 FIELD = st.text(st.sampled_from("a\u00e9\"',\r\n \u4e2d"), max_size=6)
 ROWS = st.lists(st.tuples(FIELD, FIELD.filter(bool)), max_size=12)
@@ -52,7 +53,7 @@ def read_with_restarts(data: bytes, form: str, is_gzip: bool, counts: list[int])
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(rows=ROWS, is_gzip=st.booleans(), counts=st.lists(st.integers(1, 4), max_size=15), block=st.integers(1, 40))
 def test_rows_of_a_valid_csv_file_equal_the_rows_that_were_written_to_it(
     rows: list[tuple[str, str]], is_gzip: bool, counts: list[int], block: int
@@ -63,7 +64,7 @@ def test_rows_of_a_valid_csv_file_equal_the_rows_that_were_written_to_it(
         assert read_with_restarts(text.getvalue().encode(), "csv", is_gzip, counts) == rows
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     pieces=st.lists(st.sampled_from([b"a", b"1", b"\n", b"\r\n", b",", b'"', b"\xff", b"{", b"}", b" ", b"x" * 61])),
     form=st.sampled_from(["csv", "json", "lines"]),

@@ -19,6 +19,7 @@ from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.shard import GroupShard
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from support.examples import examples
 from support.groups import GroupDriver, consumer_subscription
 
 GROUPS = ["g1", "g2"]
@@ -263,5 +264,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert not incomplete, "every request must complete"
 
 
-GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestGroupShard = GroupMachine.TestCase

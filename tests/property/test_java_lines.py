@@ -13,6 +13,7 @@ from headrace.data.schema import Schema
 from headrace.data.struct import to_rows
 from headrace.data.text import java_string
 from support.connect_data import primitives, schemaless, schemas, struct_of, values
+from support.examples import examples
 
 
 def _lines(schema: Schema | None, items: list[Any]) -> str:
@@ -25,13 +26,13 @@ def schema_and_rows(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
     return schema, to_rows(schema, draw(st.lists(values(schema), max_size=4)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(schema_and_rows())
 def test_lines_of_rows_equal_the_lines_of_single_values(data: tuple[Schema, list[Any]]) -> None:
     assert java_lines(*data) == _lines(*data)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(schemaless(), max_size=4))
 def test_lines_of_schemaless_values_equal_the_lines_of_single_values(items: list[Any]) -> None:
     assert java_lines(None, items) == _lines(None, items)
@@ -64,13 +65,13 @@ def _as_lines(texts: list[str]) -> Lines:
     return Lines("\n".join(texts), len(texts))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(columns(None))
 def test_lines_of_map_columns_equal_the_lines_of_single_values(compact: Columns) -> None:
     assert java_lines(None, compact) == _lines(None, compact.items())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.data())
 def test_lines_of_struct_columns_equal_the_lines_of_single_values(data: st.DataObject) -> None:
     schema = data.draw(struct_of(primitives(), 6)).replace(optional=False)

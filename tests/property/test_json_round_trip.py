@@ -20,6 +20,7 @@ from headrace.data.json_values import EncodingOptions, to_json
 from headrace.data.schema import Schema
 from headrace.data.struct import to_rows
 from support.connect_data import primitives, schemaless, schemas, struct_of, values
+from support.examples import examples
 from support.transforms import make_converter
 
 
@@ -33,7 +34,7 @@ def schema_and_values(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
     return schema, draw(st.lists(values(schema), max_size=4))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(schema_and_values(), st.booleans())
 def test_values_with_a_schema_round_trip_through_the_json_converter(
     data: tuple[Schema, list[Any]], numeric: bool
@@ -51,7 +52,7 @@ def test_values_with_a_schema_round_trip_through_the_json_converter(
         assert json.loads(text).keys() == {"schema", "payload"}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(schema_and_values(), st.booleans())
 def test_json_converter_encodes_a_list_of_values_like_single_values(
     data: tuple[Schema, list[Any]], numeric: bool
@@ -64,7 +65,7 @@ def test_json_converter_encodes_a_list_of_values_like_single_values(
     assert list_encoder(schema, options)(rows) in (slow, None)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(schema_and_values())
 def test_json_converter_decodes_a_list_of_payloads_like_single_payloads(data: tuple[Schema, list[Any]]) -> None:
     schema, items = data
@@ -73,7 +74,7 @@ def test_json_converter_decodes_a_list_of_payloads_like_single_payloads(data: tu
     assert listed(decoder.decode_list(payloads)) == [decoder.decode(payload) for payload in payloads]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(schemaless(), max_size=4))
 def test_schemaless_values_round_trip_through_the_json_converter(items: list[Any]) -> None:
     converter = _converter(schemas_enable="false")
@@ -86,7 +87,7 @@ def test_schemaless_values_round_trip_through_the_json_converter(items: list[Any
         assert text is None or json.loads(text) == item
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40), schemaless().map(msgspec.json.encode)), max_size=6))
 def test_json_converter_decodes_a_list_of_arbitrary_bytes_like_single_payloads(data: list[bytes | None]) -> None:
     """A batch decodes to the same values as single payloads, and fails for the same payloads."""
@@ -143,7 +144,7 @@ def similar_maps(draw: st.DrawFn) -> list[bytes]:
     return texts
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(similar_maps())
 def test_json_converter_decodes_a_list_of_similar_maps_like_single_payloads(payloads: list[bytes]) -> None:
     """A list of payloads decodes to the same values and types as single payloads, and fails for the same payloads."""

@@ -15,6 +15,7 @@ from headrace.converters.json_converter import JsonConverter
 from headrace.data.columns import listed
 from headrace.data.json_texts import JsonTexts, json_texts
 from support.connect_data import schemaless
+from support.examples import examples
 from support.transforms import make_converter
 
 CONVERTER = make_converter(JsonConverter, "value", schemas_enable="false")
@@ -41,7 +42,7 @@ def texts(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(texts() | st.sampled_from([b"", b"null", b"{}", b"[1]", b"{} {}", None]), max_size=4))
 def test_json_that_is_decoded_later_has_the_same_values_as_json_that_is_decoded_immediately(
     data: list[bytes | None],
@@ -49,7 +50,7 @@ def test_json_that_is_decoded_later_has_the_same_values_as_json_that_is_decoded_
     assert decoded(data, as_text=True) == decoded(data, as_text=False)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(texts() | st.sampled_from([b"null", b"{}", b"[1]", None]), min_size=1, max_size=4))
 def test_other_records_of_a_batch_do_not_determine_whether_a_record_is_kept_as_text(data: list[bytes | None]) -> None:
     def kept(part: list[bytes | None]) -> list[bool] | None:
@@ -63,7 +64,7 @@ def test_other_records_of_a_batch_do_not_determine_whether_a_record_is_kept_as_t
     assert found is None or found == [is_text for each in data for is_text in kept([each]) or ()]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(texts(), min_size=1, max_size=4))
 def test_payloads_that_are_kept_as_text_are_json_objects_on_one_line(data: list[bytes]) -> None:
     accepted = json_texts(data)

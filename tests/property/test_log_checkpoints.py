@@ -15,6 +15,7 @@ from headrace_broker.log.storage import MemoryStorage
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
+from support.examples import examples
 
 NOW = 1_700_000_000_000
 DIRECTORY = "/data/t-0"
@@ -60,7 +61,7 @@ def found_in(log: PartitionLog) -> dict[int, bytes | None]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     recovery_point=OFFSETS,
     high_watermark=OFFSETS,

@@ -15,6 +15,7 @@ from headrace_broker.records.batch import CorruptBatchError, iter_batches
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
+from support.examples import examples
 
 NOW = 1_700_000_000_000
 DIRECTORY = "/data/t-0"
@@ -42,7 +43,7 @@ NOT_COVERED_BY_CRC = {
 """For each `.log` file, the positions of the base offsets and leader epochs, which the CRC does not cover."""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_read_of_a_corrupt_log_returns_only_records_that_were_written(data: st.DataObject) -> None:
     logging.disable(logging.CRITICAL)

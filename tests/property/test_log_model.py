@@ -15,6 +15,7 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression
 from headrace_broker.records.reader import read_columns
+from support.examples import examples
 
 NOW = 1_700_000_000_000
 DIRECTORY = "/data/t-0"
@@ -190,7 +191,7 @@ class LogMachine(RuleBasedStateMachine):
             assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-LogMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 TestLog = LogMachine.TestCase
 
 

@@ -48,6 +48,7 @@ from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
 from headrace_broker.server.kraft.snapshot_files import encode_snapshot, parse_snapshot
 from headrace_broker.server.log_config_provider import controller_topic_configs
+from support.examples import examples
 
 CONTROLLER_CONFIGS = controller_topic_configs({})
 brokers = st.integers(1, 4)
@@ -224,7 +225,7 @@ def check_partitions(before: MetadataImage, image: MetadataImage) -> None:
                 assert partition.leader == was.leader or partition.leader_epoch > was.leader_epoch, where
 
 
-@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=40))
 def test_metadata_image_is_consistent_and_equals_the_images_rebuilt_from_its_records_and_its_snapshot(
     steps_taken: list[tuple[Any, ...]],

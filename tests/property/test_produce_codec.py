@@ -20,6 +20,7 @@ from headrace_broker.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from headrace_broker.server.network.produce_codec import ProduceParts, encode_appended, read_produce_request
+from support.examples import examples
 
 versions = st.integers(3, 13)
 names = st.text(max_size=300)
@@ -71,7 +72,7 @@ def frame_of(request: ProduceRequest, version: int, client_id: str | None) -> by
     return bytearray(b"".join(encode_request(7, client_id, request, version))[4:])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(requests, versions, st.none() | st.text(max_size=20))
 def test_hand_written_produce_decoder_returns_the_same_result_as_the_compiled_decoder(
     request: ProduceRequest, version: int, client_id: str | None
@@ -84,7 +85,7 @@ def test_hand_written_produce_decoder_returns_the_same_result_as_the_compiled_de
             assert records is None or records.obj is frame.obj, "records must stay in the receive buffer"
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(
     requests, versions, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3), st.integers(-3, 3)
 )
@@ -112,7 +113,7 @@ def test_produce_request_with_a_huge_partition_count_is_rejected_immediately(ver
 int64s = st.integers(-1, 2**63 - 1)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     versions,
     st.text(max_size=249),

@@ -13,6 +13,7 @@ from headrace_broker.records.batch import SEQUENCE_MAX, read_header
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
+from support.examples import examples
 
 RESULTS = ("ok", "ok", "ok", "lost", "stalled", "not leader", "too few replicas", "rejected")
 DEADLINE_MS = 100
@@ -262,7 +263,7 @@ def run(
     return model
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(EVENTS)
 def test_idempotent_producer_writes_each_acknowledged_record_once_and_in_order(
     events: list[tuple[str, int | str, int]],
@@ -277,7 +278,7 @@ def test_idempotent_producer_writes_each_acknowledged_record_once_and_in_order(
     assert model.data_losses == 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(WITH_LOSSES)
 def test_idempotent_producer_writes_no_duplicates_after_the_log_loses_records(
     events: list[tuple[str, int | str, int]],
@@ -287,7 +288,7 @@ def test_idempotent_producer_writes_no_duplicates_after_the_log_loses_records(
         assert [value for value in sent if value in set(log.values)] == log.values
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(WITH_LOSSES)
 def test_at_least_once_producer_delivers_all_records_that_brokers_do_not_reject(
     events: list[tuple[str, int | str, int]],
@@ -303,7 +304,7 @@ def test_at_least_once_producer_delivers_all_records_that_brokers_do_not_reject(
         assert has_losses or first_seen == [value for value in sent if value in set(first_seen)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(EVENTS)
 def test_non_idempotent_producer_keeps_the_record_order_and_loses_no_acknowledged_records(
     events: list[tuple[str, int | str, int]],

@@ -16,6 +16,7 @@ from headrace_broker.records.builder import build_batch, split
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression, compress, decompress
 from headrace_broker.records.reader import read_columns
+from support.examples import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python uses a deprecated function to load its schemas
@@ -89,7 +90,7 @@ def aiokafka_rows(buffer: bytes) -> list[tuple[object, ...]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=30), CODECS, st.integers(min_value=0, max_value=2**40))
 def test_kafka_python_and_aiokafka_and_headrace_read_the_same_records_from_a_batch(records, codec, base_offset) -> None:
     columns = columns_of(records)
@@ -104,7 +105,7 @@ def test_kafka_python_and_aiokafka_and_headrace_read_the_same_records_from_a_bat
     assert aiokafka_rows(batch) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(BYTES, min_size=1, max_size=200), CODECS, st.integers(min_value=0, max_value=2**42))
 def test_fast_and_general_batch_builders_write_the_same_bytes_for_records_without_keys_and_headers(
     values, codec, timestamp
@@ -131,7 +132,7 @@ def test_offset_deltas_of_every_varint_size_are_read_by_aiokafka(count: int) -> 
     assert [row[3] for row in aiokafka_rows(batch)] == values
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=20), KAFKA_PYTHON_CODECS)
 def test_headrace_reads_the_records_of_batches_that_kafka_python_built(records, codec) -> None:
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 20)
@@ -142,7 +143,7 @@ def test_headrace_reads_the_records_of_batches_that_kafka_python_built(records, 
     assert rows(read_columns(buffer)) == kafka_python_rows(buffer)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=20), CODECS)
 def test_headrace_reads_the_records_of_batches_that_aiokafka_built(records, codec) -> None:
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -154,7 +155,7 @@ def test_headrace_reads_the_records_of_batches_that_aiokafka_built(records, code
     assert rows(read_columns(buffer)) == aiokafka_rows(buffer)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.lists(RECORD, min_size=1, max_size=5), min_size=1, max_size=5), st.data())
 def test_records_of_concatenated_batches_are_read_from_any_start_offset(batches, data) -> None:
     buffer = b""
@@ -169,7 +170,7 @@ def test_records_of_concatenated_batches_are_read_from_any_start_offset(batches,
     assert columns.next_offset == max(len(expected), start)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=40), st.integers(min_value=61, max_value=4000))
 def test_split_of_records_into_batches_loses_no_records_and_respects_the_size_limit(records, size_bytes_max) -> None:
     parts = list(split(columns_of(records), size_bytes_max))
@@ -178,13 +179,13 @@ def test_split_of_records_into_batches_loses_no_records_and_respects_the_size_li
         assert len(part) == 1 or len(build_batch(part)) <= size_bytes_max
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=200_000), CODECS)
 def test_data_is_unchanged_after_compression_and_decompression_with_every_codec(data, codec) -> None:
     assert bytes(decompress(codec, compress(codec, data))) == data
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=5), CODECS, st.data())
 def test_read_of_a_batch_with_corrupt_bytes_succeeds_or_raises_corrupt_batch_error(records, codec, data) -> None:
     from headrace_broker.records.batch import HEADER_SIZE, CorruptBatchError
@@ -200,7 +201,7 @@ def test_read_of_a_batch_with_corrupt_bytes_succeeds_or_raises_corrupt_batch_err
     assert len(columns) == read_header(batch).records_count
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     st.lists(RECORD, min_size=1, max_size=80),
     st.sampled_from([b"", b"{", b"{" * 200]),
@@ -235,7 +236,7 @@ def test_batch_builder_adds_prefix_and_suffix_to_each_value(
     assert estimate_bytes(columns) >= sum(len(value or b"") for value in whole.values)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(st.none() | BYTES, min_size=1, max_size=80), HEADERS, st.sampled_from([b"", b"}", b"}" * 9000]))
 def test_fast_and_general_batch_builders_write_the_same_bytes_for_headers_that_all_records_share(
     values: list[bytes | None], headers: list[tuple[str, bytes | None]], after: bytes

@@ -29,6 +29,7 @@ from headrace.runtime.sink_task_core import (
     SinkTaskCore,
 )
 from headrace.runtime.task_effects import Fail, ReportState, Wait
+from support.examples import examples
 from support.sink_chunks import Chunk, records_of
 
 PARTITIONS = [("t", 0), ("t", 1), ("t", 2)]
@@ -310,5 +311,5 @@ class SinkTaskMachine(RuleBasedStateMachine):
         assert all(self.group[each] >= end for each, end in ends.items())
 
 
-SinkTaskMachine.TestCase.settings = settings(deadline=None, max_examples=120, stateful_step_count=40)
+SinkTaskMachine.TestCase.settings = settings(deadline=None, max_examples=examples(120), stateful_step_count=40)
 TestSinkTaskCore = SinkTaskMachine.TestCase

@@ -32,6 +32,7 @@ from headrace.runtime.source_task_core import (
     Stop,
 )
 from headrace.runtime.task_effects import Fail, ReportState, Wait
+from support.examples import examples
 
 PARTITIONS = 2
 TOPICS = ("even", "odd")
@@ -359,4 +360,4 @@ class SourceTaskMachine(RuleBasedStateMachine):
 
 
 TestSourceTaskCore = SourceTaskMachine.TestCase
-TestSourceTaskCore.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestSourceTaskCore.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)

@@ -23,6 +23,7 @@ from headrace.data.batch import SourceBatch, from_records
 from headrace.runtime.chain import Step, TransformChain
 from headrace.runtime.tolerance import RetryWithToleranceOperator
 from support.errors import error_policy
+from support.examples import examples
 
 POLICY = error_policy(retry_timeout_ms=1000, tolerate=True)  # three retries, after 300, 600 and 100 ms
 ALWAYS = 1_000_000
@@ -160,7 +161,7 @@ def behaviours(draw: st.DrawFn, count: int) -> Behaviour:
     return Behaviour(draw(st.sampled_from(Kind)), dict(enumerate(results)))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(data=st.data(), count=st.integers(1, 8), step_count=st.integers(1, 3))
 def test_each_good_record_passes_each_transform_and_predicate_once_and_in_order(
     data: st.DataObject, count: int, step_count: int

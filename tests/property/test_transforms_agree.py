@@ -19,6 +19,7 @@ from headrace.data.schema import (
 )
 from support.columnar_values import columnar_values
 from support.connect_data import schemaless, values
+from support.examples import examples
 from support.transforms import apply_to_each, make_plugin, records, sink_batch, source_batch, transform_errors
 
 ROW = struct(
@@ -120,7 +121,7 @@ def _check(transform: Any, given_batch: Any) -> None:
 
 @pytest.mark.parametrize("side", ["Key", "Value"])
 @pytest.mark.parametrize(("name", "props"), TRANSFORMS)
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(data=st.data())
 def test_key_and_value_transforms_return_the_same_results_for_batches_and_records(
     name: str, props: dict[str, str], side: str, data: st.DataObject
@@ -129,7 +130,7 @@ def test_key_and_value_transforms_return_the_same_results_for_batches_and_record
 
 
 @pytest.mark.parametrize(("name", "props"), RECORD_TRANSFORMS)
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(data=st.data())
 def test_record_transforms_return_the_same_results_for_batches_and_records(
     name: str, props: dict[str, str], data: st.DataObject
@@ -140,7 +141,7 @@ def test_record_transforms_return_the_same_results_for_batches_and_records(
 @pytest.mark.parametrize(
     ("name", "props"), [*((f"{name}$Value", props) for name, props in TRANSFORMS), *RECORD_TRANSFORMS, *COLUMNAR_CASES]
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(data=st.data())
 def test_columnar_values_are_transformed_like_lists_of_values(
     name: str, props: dict[str, str], data: st.DataObject

@@ -23,6 +23,7 @@ from headrace.stores.config_store import (
     TargetState,
 )
 from headrace.stores.status_store import ConnectorStatuses, MemoryStatusStore, State, Status
+from support.examples import examples
 
 Operation = core.StartConnector | core.StartTask | core.StopInstance | core.RequestTaskConfigs
 
@@ -605,7 +606,7 @@ class HerderMachine(RuleBasedStateMachine):
 
 
 TestHerderMachine = HerderMachine.TestCase
-TestHerderMachine.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestHerderMachine.settings = settings(max_examples=examples(200), stateful_step_count=60, deadline=None)
 
 
 def failing_world(**restart: str) -> SimulatedWorker:
