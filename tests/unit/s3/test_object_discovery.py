@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_connectors.s3 import backup_finder as backup_finder_module
 from headrace_connectors.s3 import file_finder
 from headrace_connectors.s3.backup_finder import BackupFinder, BackupObject
 from headrace_connectors.s3.file_finder import FileFinder
 from headrace_connectors.s3.object_names import BackupNames, SeriesId
+from support.examples import examples
 
 PAGE = 1000
 MILLION = 1_000_000
@@ -119,22 +121,27 @@ def test_search_for_new_objects_starts_after_the_stored_position_and_does_not_li
     assert bucket.requests < 10
 
 
-def test_memory_use_of_an_object_search_does_not_depend_on_the_number_of_new_objects() -> None:
+def test_memory_use_of_an_object_search_does_not_depend_on_the_number_of_new_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pages and lists have a quarter of their usual size, so a quarter of the objects takes as many requests."""
+    monkeypatch.setattr(backup_finder_module, "PENDING_MAX", backup_finder_module.PENDING_MAX // 4)
+    monkeypatch.setattr(f"{__name__}.PAGE", PAGE // 4)
     bucket = million_objects()
     finder = backup_finder(bucket, Positions())
     starts: list[int] = []
 
     def read_some() -> None:
         finder.find()
-        for _ in range(20_000):
+        for _ in range(5_000):
             found = finder.next_object()
             assert found is not None
             starts.append(int(found.start))
 
     seconds, peak = measured(read_some)
-    print(f"20000 of a million new objects: {seconds:.2f} s of CPU, {peak / 1e6:.1f} MB, {bucket.requests} requests")
-    assert starts == [index * 10 for index in range(20_000)]
-    assert peak < 8e6
+    print(f"5000 of a million new objects: {seconds:.2f} s of CPU, {peak / 1e6:.1f} MB, {bucket.requests} requests")
+    assert starts == [index * 10 for index in range(5_000)]
+    assert peak < 1.2e6
     assert bucket.requests < 60
 
 
@@ -218,7 +225,7 @@ def test_objects_whose_names_do_not_have_the_format_of_the_s3_sink_are_ignored()
     assert [each.values for each in found_by(backup_finder(listing([*keys, *foreign]), Positions()))] == keys
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from(["a", "a+1", "b"]), st.integers(0, 12), st.sampled_from(["d=1/", "d=1/h=2/", ""])),
@@ -255,7 +262,7 @@ def test_tasks_together_find_every_object_once_and_in_offset_order_for_any_bucke
         assert offsets == sorted(offsets)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3_000), min_size=1, max_size=40, unique=True), st.data())
 def test_object_search_after_a_restart_finds_exactly_the_objects_that_were_not_completely_read(
     offsets: list[int], data: Any
