@@ -1,7 +1,7 @@
 """Streams the rows of a PostgreSQL query with a server-side cursor.
 
 The next rows are requested before the current rows are returned, so that the server reads them while the task converts
-and sends the current rows. At most two times `_ROWS_PER_FETCH` rows are in memory, and fewer if the task asks for less.
+and sends the current rows. The cursor therefore keeps at most 1000 rows in memory, and fewer if the task asks for less.
 """
 
 from __future__ import annotations
@@ -56,13 +56,17 @@ class ServerSideRows:
 
         Raises psycopg.Error if the statement fails, or if a loader cannot convert a value.
         """
-        if not self._rows:
-            size = min(count, _ROWS_PER_FETCH)
-            while len(self._requested) < 2:
-                self._request(size)
-            self._rows = self._requested.popleft().fetchall()
-        rows, self._rows = self._rows[:count], self._rows[count:]
-        return rows
+        rows = self._rows
+        while len(rows) < count and (received := self._receive(min(count, _ROWS_PER_FETCH))):
+            rows = rows + received
+        self._rows = rows[count:]
+        return rows[:count]
+
+    def _receive(self, count: int) -> list[Any]:
+        """Request `count` rows, and return those of the earlier request, or an empty list if no rows remain."""
+        while len(self._requested) < 2:
+            self._request(count)
+        return self._requested.popleft().fetchall()
 
     def _request(self, count: int) -> None:
         cursor = self._connection.cursor(binary=self._binary)

@@ -29,6 +29,8 @@ from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, to_integer
 
 logger = logging.getLogger(__name__)
 
+_FIRST_BATCH_ROWS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class TableOrQuery:
@@ -278,13 +280,17 @@ class _RunningStatement:
         self._timestamps = timestamps
         self._has_wall_clock = has_wall_clock
         self._read_ahead: list[Row] = []
+        self._rows_max = _FIRST_BATCH_ROWS
         self._last_offset: TimestampIncrementingOffset | None = None
 
     def fetch(self, count: int) -> list[Row]:
         """Return at most `count` rows, or an empty list if no rows remain.
 
-        In timestamp mode, fetch one more row to check whether its timestamp differs from that of the last returned row.
+        The first batches are small, so that the first records are in the topic early. In timestamp mode, fetch one more
+        row to check whether its timestamp differs from that of the last returned row.
         """
+        count = min(count, self._rows_max)
+        self._rows_max *= 2
         if self._incrementing is not None or not self._timestamps:
             rows: list[Row] = self.cursor.fetchmany(count)
             return rows

@@ -24,7 +24,7 @@ from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import JdbcColumn
 
 _COLUMNS_MAX = 100  # an SQL function accepts 127 arguments at most, fewer in some builds of SQLite
-_ROWS_MAX = 1000  # 10,000 rows exceed the CPU cache, and parsing them takes 20 % longer per row
+_ROWS_PER_PARSE_MAX = 1000  # 10,000 rows exceed the CPU cache, and parsing them takes 20 % longer per row
 _PLAIN_TYPES: dict[Type, Any] = {Type.INT64: int | None, Type.STRING: str | None}
 
 
@@ -65,9 +65,13 @@ class JsonRows:
 
     def fetchmany(self, count: int) -> list[Row]:
         """Return at most `count` rows, or an empty list if no rows remain."""
+        rows: list[Row] = []
         with self._fast_read_errors():  # fails for a BLOB, or for text in an integer column
-            texts = self._cursor.fetchmany(min(_ROWS_MAX, count))
-            rows: list[Row] = self._decode(f"[{','.join([text for (text,) in texts])}]")
+            while len(rows) < count:
+                texts = self._cursor.fetchmany(min(_ROWS_PER_PARSE_MAX, count - len(rows)))
+                if not texts:
+                    break
+                rows += self._decode(f"[{','.join([text for (text,) in texts])}]")
         return rows
 
     def close(self) -> None:
