@@ -143,12 +143,12 @@ def test_slow_read_of_a_large_table_is_not_restarted(database: Any, props: dict[
         connector.stop()
         task.context = Context(Offsets())  # type: ignore[assignment]
         task.start(JdbcSourceTaskConfig.parse(config))
-        found = []
-        for _ in range(3):
+        found: list[int] = []
+        while len(found) < 30000:
             batch = task.poll()
             assert batch is not None
             found += [row[0] for row in batch.values]
-            time.sleep(3)  # longer than the server's net_write_timeout
+            time.sleep(3 if len(found) < 5000 else 0)  # longer than the server's net_write_timeout
         assert found == list(range(1, 30001))
     finally:
         task.stop()
