@@ -69,13 +69,13 @@ test: $(STAMP) system-packages check test-unit ## run check and all tests except
 	@$(PARALLEL) $(SERVERS) -m "$(QUICK) and not serial"
 	@$(SERIAL) -m "$(QUICK) and serial"
 
-test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path), the long ones, and more examples (at most 20 minutes)
+test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
 	@tests/support/system_packages.sh mariadb-server
 	@$(PARALLEL) $(SERVERS) tests/property tests/unit -m "$(LONG) and not serial"
 	@$(SERIAL) -m "$(LONG) and serial"
-	@TEST_EXAMPLES=all $(UNIT) -m "hypothesis and $(QUICK)"
 
 prove: $(STAMP) system-packages build ## run the tests that take hours
+	@TEST_EXAMPLES=all $(UNIT) -m "hypothesis and $(QUICK)"
 	@$(PYTEST) -m "prove"
 
 bench: $(STAMP) build ## run the benchmarks, next to Apache Kafka if mvn is on the path; results in tests/benchmarks/results/
