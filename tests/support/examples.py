@@ -1,4 +1,4 @@
-"""The number of examples of Hypothesis tests: a third of them in `make test-unit`, all of them in `make test-long`."""
+"""The number of examples of Hypothesis tests: a third of them in `make test-unit`, all of them in `make prove`."""
 
 from __future__ import annotations
 
