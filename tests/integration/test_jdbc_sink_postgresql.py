@@ -157,6 +157,16 @@ def test_every_connect_type_is_stored_without_loss(url: str, database: Database)
     assert set(map(repr, query(database, f"SELECT {names} FROM items"))) == {repr(stored)}
 
 
+@pytest.mark.parametrize("count", [3, MANY])
+def test_text_of_numbers_and_booleans_does_not_depend_on_the_number_of_records(
+    url: str, database: Database, count: int
+) -> None:
+    database.execute("CREATE TABLE items (id text, number text, flag text)")
+    schema = struct([("id", INT32_SCHEMA), ("number", FLOAT64_SCHEMA), ("flag", BOOLEAN_SCHEMA)])
+    put(url, [record(n, {"id": 7, "number": 1e16, "flag": True}, schema) for n in range(count)])
+    assert query(database, "SELECT DISTINCT * FROM items") == [("7", "1e16", "t")]
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_nan_and_infinities_are_stored(url: str, database: Database, value: float) -> None:
     put(url, [item(1, price=value)])

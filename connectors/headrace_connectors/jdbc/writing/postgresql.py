@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
+import msgspec
 import psycopg
 import sqlalchemy
 from psycopg.sql import Literal
@@ -46,7 +47,7 @@ _PREPARED_MAX = 10
 """The number of prepared statements of a connection. Statements for single rows are prepared again in each run."""
 _INTEGERS = (Type.INT8, Type.INT16, Type.INT32, Type.INT64)
 _FLOATS = (Type.FLOAT32, Type.FLOAT64)
-_SENT_UNCHANGED = (*_INTEGERS, Type.STRING, Type.BOOLEAN)
+_SENT_UNCHANGED = (*_INTEGERS, Type.STRING)
 _LOGICAL = (DECIMAL_NAME, DATE_NAME, TIME_NAME, TIMESTAMP_NAME)
 _NOT_TRANSIENT = ("54",)
 """SQLSTATE classes of psycopg's OperationalError that a retry cannot change: a row or index entry is too large."""
@@ -356,10 +357,8 @@ def _are_finite(values: Sequence[float | None]) -> bool:
 
 
 def _text_of_plain(value: Any) -> str | None:
-    """Return the text of a value that `convert` has not changed."""
-    if value is None or isinstance(value, str):
-        return value
-    return "t" if value is True else "f" if value is False else repr(value)
+    """Return a converted value as text. Numbers have the same text as in COPY."""
+    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _array_item(text: str) -> str:

@@ -88,7 +88,7 @@ def _types(connection: Connection, target: Target) -> Types:
 
 
 def copy_rows(connection: Connection, table: str, names: Sequence[str], values: list[Sequence[Any]]) -> None:
-    """Send rows with COPY. `values` contains strings, integers, finite floats, booleans and None, by column."""
+    """Send rows with COPY. `values` contains strings, integers, finite floats and None, by column."""
     with (
         connection.cursor() as cursor,
         cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN WITH {_FORMAT}") as copy,
