@@ -32,3 +32,8 @@ def pytest_collection() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let Python release all objects when it exits. Otherwise DuckDB reports leaks."""
+    gc.unfreeze()
