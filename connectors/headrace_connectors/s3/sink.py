@@ -21,6 +21,7 @@ from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
 from headrace.data.schema import Schema
 from headrace.data.sink_records import SinkRecords
+from headrace_connectors.common.tombstones import starts_with_tombstone
 from headrace_connectors.s3.bucket_check import check_bucket
 from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
@@ -212,7 +213,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
     def _prepare(self, batch: SinkBatch, now_ms: int) -> tuple[Encoded, str | list[str], Sequence[int] | None]:
         """Return the encoded records, their directories and timestamps. Raises DataError or RecordErrors."""
-        is_tombstone = batch.compact is None and batch.values[0] is None
+        is_tombstone = starts_with_tombstone(batch)
         timestamps = None if self._timestamps is None else self._timestamps(batch, now_ms)
         directories: str | list[str] = self._config.tombstone_partition
         if not is_tombstone:

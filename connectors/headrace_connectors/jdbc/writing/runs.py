@@ -14,6 +14,7 @@ from headrace.api.errors import DataError
 from headrace.data.batch import SinkBatch
 from headrace.data.schema import Schema, Type
 from headrace.data.sink_records import SinkRecords
+from headrace_connectors.common.tombstones import starts_with_tombstone
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.writing.fields import Column, ColumnPlanner
 
@@ -80,13 +81,13 @@ class RunBuilder:
 
     def _run(self, batch: SinkBatch, indexes: range) -> Run:
         table = self._config.table_name_format.replace("${topic}", batch.topic)
-        is_delete = _is_tombstone(batch)
+        is_delete = starts_with_tombstone(batch)
         plan = self._planner.plan(table, batch.key_schema, None if is_delete else batch.value_schema)
         return Run(table, plan.columns, [read(batch) for read in plan.read], indexes, is_delete)
 
     def _check(self, batch: SinkBatch) -> None:
         """Raise DataError if the configuration does not allow records like those in `batch`."""
-        is_tombstone = _is_tombstone(batch)
+        is_tombstone = starts_with_tombstone(batch)
         if is_tombstone and not self._config.delete_enabled:
             raise self._rejected(batch, "a non-null Struct value and non-null Struct schema", "value")
         schema = batch.value_schema
@@ -110,11 +111,6 @@ class RunBuilder:
             f"(topic='{batch.original_topic}',partition={batch.original_partition},offset={batch.original_offsets[0]},"
             f"timestamp={timestamp}) with a {found} {side} and {_schema_name(schema)} {side} schema{hint}."
         )
-
-
-def _is_tombstone(batch: SinkBatch) -> bool:
-    """Whether the values of a batch are null. A batch with values in columnar form contains no null values."""
-    return batch.compact is None and batch.values[0] is None
 
 
 def _concatenate(parts: list[Run]) -> Run:
