@@ -1,7 +1,8 @@
 """Streams the rows of a PostgreSQL query with a server-side cursor.
 
 The next rows are requested before the current rows are returned, so that the server reads them while the task converts
-and sends the current rows. The cursor therefore keeps at most 1000 rows in memory, and fewer if the task asks for less.
+and sends the current rows. Besides the rows that it returns, the cursor receives at most 1000 rows in advance, and
+fewer if the task asks for fewer.
 """
 
 from __future__ import annotations
