@@ -1,25 +1,25 @@
 """Streams the rows of a PostgreSQL query with a server-side cursor.
 
-The next rows are requested before the current rows are returned, so that the server reads them while the task converts
-and sends the current rows. Besides the rows that it returns, the cursor receives at most 1000 rows in advance, and
-fewer if the task asks for fewer.
+The next rows are requested as soon as the current rows have arrived, so that the server reads them while the task
+converts and sends the current rows. The cursor requests as many rows in advance as the task has asked for.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import psycopg
 from psycopg.abc import Loader
+from psycopg.pq import TransactionStatus
 
 from headrace_connectors.jdbc.statements import Statement
 
 logger = logging.getLogger(__name__)
 
 _ROWS_PER_FETCH = 1000
+"""PostgreSQL reads all rows of a FETCH before it sends the first one, so small numbers of rows arrive earlier."""
 _NAME = "headrace"
 
 
@@ -41,7 +41,7 @@ class ServerSideRows:
         self._connection = connection
         self._binary = binary
         self._loaders = loaders
-        self._requested: deque[psycopg.Cursor[Any]] = deque()
+        self._requested: list[psycopg.Cursor[Any]] = []  # one cursor for each FETCH
         self._rows: list[Any] = []  # received rows that were not returned yet
         self._cursor = connection.cursor(name=_NAME)
         try:
@@ -58,22 +58,32 @@ class ServerSideRows:
         Raises psycopg.Error if the statement fails, or if a loader cannot convert a value.
         """
         rows = self._rows
-        while len(rows) < count and (received := self._receive(min(count, _ROWS_PER_FETCH))):
+        while len(rows) < count and (received := self._receive(count)):
             rows = rows + received
         self._rows = rows[count:]
         return rows[:count]
 
     def _receive(self, count: int) -> list[Any]:
-        """Request `count` rows, and return those of the earlier request, or an empty list if no rows remain."""
-        while len(self._requested) < 2:
+        """Receive the requested rows, request `count` more rows, and return the received rows."""
+        if not self._requested:
             self._request(count)
-        return self._requested.popleft().fetchall()
+        first, *others = self._requested
+        rows = first.fetchmany(1)  # waits for all requested rows
+        self._requested = []
+        if rows:
+            self._request(count)
+        for cursor in (first, *others):
+            rows += cursor.fetchall()
+        return rows
 
     def _request(self, count: int) -> None:
-        cursor = self._connection.cursor(binary=self._binary)
-        for name, loader in self._loaders.items():
-            cursor.adapters.register_loader(name, loader)
-        self._requested.append(cursor.execute(f"FETCH FORWARD {count} FROM {_NAME}", prepare=False))
+        """Send FETCH statements for `count` rows."""
+        for start in range(0, count, _ROWS_PER_FETCH):
+            cursor = self._connection.cursor(binary=self._binary)
+            for name, loader in self._loaders.items():
+                cursor.adapters.register_loader(name, loader)
+            size = min(_ROWS_PER_FETCH, count - start)
+            self._requested.append(cursor.execute(f"FETCH FORWARD {size} FROM {_NAME}", prepare=False))
 
     def close(self) -> None:
         """Discard the remaining rows, and close the cursor."""
@@ -81,4 +91,6 @@ class ServerSideRows:
             self._pipeline.__exit__(None, None, None)
         except psycopg.Error as error:
             logger.debug("A request for rows failed after the statement had failed: %s", error)
+        if self._connection.info.transaction_status == TransactionStatus.INERROR:
+            self._connection.rollback()
         self._cursor.close()
