@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from headrace.data.columns import Column, ColumnarValues, Columns, Lines, Shared
+from headrace.data.columns import CheckedRows, Column, ColumnarValues, Columns, Lines, Shared
 from headrace.data.schema import OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, Type
 from headrace.data.struct import to_rows
 from support.connect_data import schemaless, values
@@ -43,4 +43,6 @@ def columnar_values(draw: st.DrawFn, structs: Sequence[Schema]) -> tuple[Schema 
     else:
         names = [field.name for field in schema.fields]
         columns = [draw(_column(field.schema, count)) for field in schema.fields]
+        if draw(st.booleans()):
+            return schema, CheckedRows(Columns(names, columns, count, is_maps=False).items())
     return schema, Columns(names, columns, count, is_maps=schema is None)

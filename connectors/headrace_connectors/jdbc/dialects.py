@@ -43,12 +43,14 @@ class ResultSet:
     """The result of a query, with a cursor that streams rows.
 
     `typed` is true if every value has its column's type. `has_unmappable` is true if some values may
-    be `Unmappable` objects.
+    be `Unmappable` objects. `matches_schema` is true if the converted rows are known to match the columns' schemas,
+    including the ranges of integers and the columns that are not nullable.
     """
 
     cursor: Any
     typed: bool
     has_unmappable: bool = False
+    matches_schema: bool = False
 
 
 class FastReadError(Exception):

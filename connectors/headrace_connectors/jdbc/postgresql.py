@@ -262,7 +262,12 @@ class PostgresqlDialect(Dialect):
             binary=reads_fast and all(column.binary for column in columns),
             loaders={} if reads_fast else _LOADERS_OF_ANY_VALUE,
         )
-        return ResultSet(_FastRows(rows) if reads_fast else rows, typed=True, has_unmappable=not reads_fast)
+        return ResultSet(
+            _FastRows(rows) if reads_fast else rows,
+            typed=True,
+            has_unmappable=not reads_fast,
+            matches_schema=reads_fast,
+        )
 
     def disable_fast_read(self, table: str) -> None:
         self._without_fast_read.add(table)

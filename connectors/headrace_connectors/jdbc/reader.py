@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SourceBatch
+from headrace.data.columns import CheckedRows, Values
 from headrace.data.records import SourceRecord
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
@@ -110,9 +111,10 @@ class TableReader:
             self._finish(connection)
             return self._complete_range()
         self.offset = statement.offset_after(rows, self.offset)
-        return self._batch(statement.convert(rows), statement.schema)
+        converted = statement.convert(rows)
+        return self._batch(CheckedRows(converted) if statement.matches_schema else converted, statement.schema)
 
-    def _batch(self, rows: list[Row], schema: Schema | None) -> SourceBatch:
+    def _batch(self, rows: Values, schema: Schema | None) -> SourceBatch:
         load = self.source.load
         return SourceBatch(
             self.source.topic,
@@ -265,6 +267,7 @@ class _RunningStatement:
         report_skipped: Callable[[dict[str, str | None], ValueError], None] | None = None,
     ) -> None:
         self.cursor = rows.cursor
+        self.matches_schema = rows.matches_schema
         self._name = name = source.table or "query"
         self.schema: Schema = struct([(c.name, c.schema) for c in columns], name=table_of(source.table) or None)
         self.convert = RowConverter(

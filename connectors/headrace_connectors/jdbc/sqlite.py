@@ -103,7 +103,8 @@ class SqliteDialect(Dialect):
         connection.text_factory = _text_or_bytes if table in self._with_invalid_text else str
         if json_type is None:
             return ResultSet(_DecodedRows(connection.execute(statement.sql, statement.parameters)), typed=False)
-        return ResultSet(JsonRows(connection, statement, json_type, self.is_transient), typed=True)
+        rows = JsonRows(connection, statement, json_type, self.is_transient)
+        return ResultSet(rows, typed=True, matches_schema=True)
 
     def disable_fast_read(self, table: str) -> None:
         """Read `table` without JSON. If this fails too, some text is not UTF-8: return such text as bytes."""

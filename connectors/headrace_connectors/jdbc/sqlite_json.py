@@ -25,7 +25,7 @@ from headrace_connectors.jdbc.types import JdbcColumn
 
 _COLUMNS_MAX = 100  # an SQL function accepts 127 arguments at most, fewer in some builds of SQLite
 _ROWS_PER_PARSE_MAX = 1000  # 10,000 rows exceed the CPU cache, and parsing them takes 20 % longer per row
-_PLAIN_TYPES: dict[Type, Any] = {Type.INT64: int | None, Type.STRING: str | None}
+_PLAIN_TYPES: dict[Type, Any] = {Type.INT64: int, Type.STRING: str}
 
 
 def row_type(columns: Sequence[JdbcColumn]) -> Any:
@@ -37,12 +37,14 @@ def row_type(columns: Sequence[JdbcColumn]) -> Any:
 
 
 def _kind(column: JdbcColumn) -> Any:
+    """Return the Python type of a column's values, or None if JSON cannot represent all of them."""
+    schema = column.schema
     if column.convert is None:
-        return _PLAIN_TYPES.get(column.schema.type)
-    if column.is_timestamp or column.schema.type is Type.BOOLEAN:
-        return int | str | None
-    is_day_or_time = column.schema.type is Type.INT32 and is_logical(column.schema)
-    return int | str | None if is_day_or_time else None
+        kind = _PLAIN_TYPES.get(schema.type)
+    else:
+        is_day_or_time = schema.type is Type.INT32 and is_logical(schema)
+        kind = int | str if column.is_timestamp or schema.type is Type.BOOLEAN or is_day_or_time else None
+    return kind | None if kind and column.nullable else kind
 
 
 class JsonRows:

@@ -20,7 +20,7 @@ from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.json_decoding import from_json, invalid_json_error, parse
 from headrace.converters.json_lists import PayloadDecoder
 from headrace.converters.json_template import encode_compact
-from headrace.data.columns import ColumnarValues, Values, listed
+from headrace.data.columns import CheckedRows, ColumnarValues, Values, listed
 from headrace.data.json_encoding import encode_list, encode_schema
 from headrace.data.json_schema import schema_from_json
 from headrace.data.json_texts import JsonTexts, json_texts
@@ -168,6 +168,8 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         before, after = b"", b""
         if self._schemas_enabled:
             before, after = self._envelope_prefix(schema), b"}"
+        if isinstance(values, CheckedRows):
+            return FramedValues(before, encode_list(schema, values.items(), self._options, is_checked=True), after)
         texts = encode_compact(schema, values, self._options, before, after)
         return self.from_connect_batch(topic, schema, values.items()) if texts is None else texts
 

@@ -1,6 +1,7 @@
 """Columnar forms of a batch's values, in which data that many records have in common is stored once.
 
 `Columns` contains structs or maps as one column per field. `Lines` contains strings as one joined string.
+`CheckedRows` contains rows that converters need not check.
 `Batch.compact` returns the columnar form. `Batch.values` converts it to a list of rows, maps or strings on first use,
 and keeps the list. No value in a columnar form is null. Columnar forms are immutable, like everything in a batch.
 """
@@ -53,6 +54,16 @@ class Lines(ColumnarValues):
 
     def _make_items(self) -> list[Any]:
         return self.text.split("\n")
+
+
+class CheckedRows(ColumnarValues):
+    """Rows whose values are known to match the batch's schema, so that a converter need not check them."""
+
+    __slots__ = ()
+
+    def __init__(self, rows: list[Any]) -> None:
+        super().__init__(len(rows))
+        self._items = rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,15 @@ def encode_schema(schema: Schema, options: EncodingOptions) -> bytes:
     return encode_tree(schema_to_json(schema, lambda of, default: to_json(of, default, options)))
 
 
-def encode_list(schema: Schema | None, values: list[Any], options: EncodingOptions) -> list[bytes]:
+def encode_list(
+    schema: Schema | None, values: list[Any], options: EncodingOptions, *, is_checked: bool = False
+) -> list[bytes]:
     """Return the JSON text of each value. A struct may be a row or a `Struct`.
 
-    Raises RecordErrors, which contains an error for each value that does not match the schema.
+    If `is_checked` is true, the values are known to match the schema. Otherwise this function raises RecordErrors,
+    which contains an error for each value that does not match the schema.
     """
-    texts = list_encoder(schema, options)(values)
+    texts = list_encoder(schema, options, is_checked)(values)
     if texts is not None:
         return texts
     texts = []
@@ -84,12 +87,12 @@ ListEncoder = Callable[[list[Any]], "list[bytes] | None"]
 
 
 @lru_cache(maxsize=1024)
-def list_encoder(schema: Schema | None, options: EncodingOptions) -> ListEncoder:
-    """Return the function that encodes lists of values with this schema."""
+def list_encoder(schema: Schema | None, options: EncodingOptions, is_checked: bool = False) -> ListEncoder:
+    """Return the function that encodes lists of values with this schema. `is_checked` is explained in `encode_list`."""
     if schema is None:
         return _encode_schemaless
     if schema.type is Type.STRUCT and schema.fields and has_plain_names(schema):
-        return _struct_encoder(schema, options)
+        return _struct_encoder(schema, options, is_checked)
     if schema.type is Type.STRING and not schema.optional:
         return lambda values: _try_encode_lines(values) if set(map(type, values)) == {str} else None
     return lambda values: None
@@ -112,8 +115,10 @@ def _try_encode_lines(items: list[Any]) -> list[bytes] | None:
         return None
 
 
-def _struct_encoder(schema: Schema, options: EncodingOptions) -> ListEncoder:
+def _struct_encoder(schema: Schema, options: EncodingOptions, is_checked: bool) -> ListEncoder:
     """Return an encoder of structs: msgspec validates the plain fields of all rows, then encodes one object per row.
+
+    The rows are not validated if `is_checked` is true.
 
     If some fields need a conversion or a check that msgspec lacks, generated code creates the objects:
     ``[Row(v0, f1(v1), …) for v0, v1, … in rows if <conditions that msgspec cannot check>]``.
@@ -137,7 +142,8 @@ def _struct_encoder(schema: Schema, options: EncodingOptions) -> ListEncoder:
 
     def encode(rows: list[Any]) -> list[bytes] | None:
         try:
-            convert(rows, checked)
+            if not is_checked:
+                convert(rows, checked)
             items = build(rows)
         except (DataError, msgspec.ValidationError, TypeError, ValueError):
             return None

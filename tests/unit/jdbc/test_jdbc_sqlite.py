@@ -14,6 +14,7 @@ import pytest
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError, RetriableError
 from headrace.data.batch import SourceBatch
+from headrace.data.columns import CheckedRows
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
 from headrace_connectors.jdbc import sqlite, url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
@@ -435,6 +436,18 @@ def test_rows_that_the_source_reads_as_json_equal_the_stored_rows(database: sqli
     stored = database.execute("SELECT id, note, flag FROM notes ORDER BY id").fetchall()
     assert [(row[0], row[1], row[3]) for row in found] == stored
     assert [row[2].microsecond for row in found] == [500000, 1000, 500000, 3000, 500000, 5000, 500000, 7000]
+
+
+def test_null_in_a_primary_key_is_read_as_a_row_that_the_converter_checks(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE codes (code TEXT PRIMARY KEY)")  # SQLite accepts NULL in such a primary key
+    props = _props(database, mode="bulk")
+    database.execute("INSERT INTO codes VALUES ('a')")
+    (batch,) = read_all(props)
+    assert isinstance(batch.compact, CheckedRows)
+    database.execute("INSERT INTO codes VALUES (NULL)")
+    (batch,) = read_all(props)
+    assert batch.compact is None
+    assert batch.values == [("a",), (None,)]
 
 
 @pytest.mark.parametrize(("value", "message"), [(1.5, r"the value is 1\.5"), ("x", "'x'"), (b"x", "b'x'")])
