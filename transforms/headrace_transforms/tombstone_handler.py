@@ -38,11 +38,9 @@ class TombstoneHandler(ListTransformation[TombstoneHandlerConfig]):
 
     def change_batch(self, batch: Any) -> Batch | None:
         """Return the batch without its tombstones. Raises DataError for a tombstone if the behavior is fail."""
-        if self._behavior == "ignore" or batch.compact is not None:
+        if self._behavior == "ignore" or not batch.has_null_values:
             return batch  # type: ignore[no-any-return]
         values = batch.values
-        if None not in values:
-            return batch  # type: ignore[no-any-return]
         kept = [index for index, value in enumerate(values) if value is not None]
         dropped = len(values) - len(kept)
         if self._behavior == "fail":

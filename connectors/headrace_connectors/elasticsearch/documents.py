@@ -52,7 +52,7 @@ class Result(NamedTuple):
 def encode_batch(batch: SinkBatch, target: str, config: ElasticsearchSinkConfig) -> Result:
     """Encode the records of a batch for an index, data stream or alias."""
     errors: dict[int, Exception] = {}
-    nulls = set() if batch.compact is not None else {at for at, value in enumerate(batch.values) if value is None}
+    nulls = {at for at, value in enumerate(batch.values) if value is None} if batch.has_null_values else set()
     on_null = config.on_null_values.upper()
     if nulls and on_null == "FAIL":
         errors |= {at: DataError("The value is null (behavior.on.null.values=FAIL)") for at in nulls}

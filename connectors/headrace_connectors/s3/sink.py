@@ -180,7 +180,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         `put`.
         """
         positions = list(range(len(batch)))
-        if batch.compact is None and None in batch.values and self._on_null != "write":
+        if batch.has_null_values and self._on_null != "write":
             nulls = [index for index, value in enumerate(batch.values) if value is None]
             positions = [index for index in positions if batch.values[index] is not None]
             if self._on_null == "fail":
@@ -427,7 +427,7 @@ def _headers(batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
 
 def _split_nulls(batch: SinkBatch) -> Iterator[tuple[int, SinkBatch]]:
     """Yield runs of records whose values are all null or all not null, with the index of each run's first record."""
-    if batch.compact is not None or None not in batch.values:
+    if not batch.has_null_values:
         yield 0, batch
         return
     values = batch.values

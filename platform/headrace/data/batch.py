@@ -67,6 +67,11 @@ class Batch:
         """The values in their columnar form, or None if they are stored as a list."""
         return self._values if isinstance(self._values, ColumnarValues) else None
 
+    @property
+    def has_null_values(self) -> bool:
+        """Whether the value of at least one record is null. Values in columnar form are never null and stay in it."""
+        return self.compact is None and None in self.values
+
     def __len__(self) -> int:
         return len(self._values)
 

@@ -143,7 +143,7 @@ def _uniform_parts(batch: SinkBatch) -> Iterator[tuple[int, SinkBatch]]:
     Yields (index of the part's first record, part).
     """
     keys = batch.keys if batch.keys is not None and None in batch.keys else None
-    values = batch.values if batch.compact is None and None in batch.values else None
+    values = batch.values if batch.has_null_values else None
     if keys is None and values is None:
         yield 0, batch
         return
