@@ -139,14 +139,13 @@ class Client:
             raise ConnectError(
                 f"Elasticsearch at {self.address}: the TLS handshake failed: {error.message}; check elastic.https.ssl.*"
             ) from error
-        except SerializationError as error:  # may be temporary, for example if a proxy responds
-            raise TemporaryError(
-                f"Elasticsearch at {self.address} responded to {method} {target.partition('?')[0]} with data that is "
-                f"not JSON: {error.message}; check connection.url"
-            ) from error
+        except SerializationError as error:
+            raise self._not_json_error(method, target, error.message) from error
         except TransportError as error:
             raise TemporaryError(f"Elasticsearch at {self.address} is not reachable: {error.message}") from error
         status = response.meta.status
+        if status < 300 and method != "HEAD" and not isinstance(response.body, dict):
+            raise self._not_json_error(method, target, f"{response.body!r:.200}")
         if status < 300 or status in allowed:
             return status, response.body
         what = f"Elasticsearch at {self.address}: {method} {target.partition('?')[0]} failed with status {status}"
@@ -158,6 +157,13 @@ class Client:
         if status in (401, 403):
             text += "; check connection.username and connection.password, or connection.api.key, and the privileges"
         raise RefusedError(text, status)
+
+    def _not_json_error(self, method: str, target: str, details: str) -> TemporaryError:
+        """Return the error for a response that is not a JSON object. A retry may help if a proxy has responded."""
+        return TemporaryError(
+            f"Elasticsearch at {self.address} responded to {method} {target.partition('?')[0]} with data that is "
+            f"not JSON: {details}; check connection.url"
+        )
 
 
 def _reason(body: Any) -> str:

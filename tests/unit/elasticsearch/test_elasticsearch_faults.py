@@ -247,8 +247,9 @@ def test_validation_reports_a_missing_key_store_at_the_key_of_its_location() -> 
     }
 
 
-def test_validation_reports_a_server_that_does_not_respond_with_json(server: ScriptedServer) -> None:
-    server.content_type = "application/xml"
+@pytest.mark.parametrize("content_type", ["application/xml", "text/html"])
+def test_validation_reports_a_server_that_does_not_respond_with_json(server: ScriptedServer, content_type: str) -> None:
+    server.content_type = content_type
     settings = {"connection.url": server.url}
     values = config_def(ElasticsearchSinkConfig).validate(settings)
     ElasticsearchSinkConnector().validate(settings, values)
