@@ -85,7 +85,7 @@ def _lose_inbound(run: Run) -> str:
 
 
 def _partition_minority(run: Run) -> str:
-    """Cut one node off from the others. Clients can reach both sides of the network partition, or only one side."""
+    """Cut one node off from the others. A random choice decides whether clients reach both sides or only one side."""
     victim = _victim(run)
     run.network.cut_both_ways([victim], _others(run, victim))
     side = run.rng.choice(["both sides", "the smaller side", "the larger side"])

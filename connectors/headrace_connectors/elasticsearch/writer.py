@@ -297,7 +297,7 @@ class BulkWriter:
                 "Record %s is not stored, because the index contains a newer version of its document: %s. This is "
                 "normal if the topic has later records with this key. If not, the topic was recreated, or several "
                 "topics or partitions contain the same keys: write each key to only one partition, and delete the "
-                "index. The task does not log further records of this partition that are not stored",
+                "index. The task logs this warning only once for each partition",
                 operation.position,
                 reason,
             )
@@ -310,7 +310,7 @@ class BulkWriter:
         if self._mark_logged(Verdict.EXISTS, operation):
             logger.warning(
                 "%s. This is normal if the record was stored before a failure. If several records have the same key, "
-                "set key.ignore=true. The task does not log further such records of this partition",
+                "set key.ignore=true. The task logs this error only once for each partition",
                 error,
             )
         self._on_existing(operation, error)

@@ -242,9 +242,9 @@ class RecordLayouts:
                 )
 
     def _check_same(self, table: str, types: dict[str, str]) -> None:
-        """Raise _ColumnsMismatchError if `types` are not the leaf types of the table's columns.
+        """Raise _ColumnsMismatchError if the table exists and `types` are not the leaf types of its columns.
 
-        If the table does not exist yet, the loader creates it with these columns.
+        If the table does not exist yet, the loader creates it with the columns in `types`.
         """
         before = self._table_types.setdefault(table, types)
         if not self._metadata_columns and before.keys() - types.keys() == set(METADATA_COLUMNS):

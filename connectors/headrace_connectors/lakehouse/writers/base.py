@@ -93,7 +93,7 @@ class TableWriter(ABC):
 
 
 def unusable_directory_error(directory: Path, problem: str) -> TableUnusableError:
-    """Return the error for a table's directory that contains other files.
+    """Return the error for a table's directory that contains files that do not belong to the table.
 
     `problem` follows the directory in the message.
     """
