@@ -310,7 +310,7 @@ class BulkWriter:
         if self._mark_logged(Verdict.EXISTS, operation):
             logger.warning(
                 "%s. This is normal if the record was stored before a failure. If several records have the same key, "
-                "set key.ignore=true. The task logs this error only once for each partition",
+                "set key.ignore=true. The task logs this warning only once for each partition",
                 error,
             )
         self._on_existing(operation, error)

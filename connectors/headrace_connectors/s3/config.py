@@ -184,7 +184,9 @@ class S3SinkConfig(S3ConnectionConfig):
         group=_FILES,
     )
     topics_dir: str = key("topics.dir", default="topics", doc="The first directory of object keys.", group=_FILES)
-    directory_delimiter: str = key("directory.delim", default="/", doc="Separator of directories.", group=_FILES)
+    directory_delimiter: str = key(
+        "directory.delim", default="/", doc="Separator of directories.", group=_FILES, non_empty=True
+    )
     file_delimiter: str = key("file.delim", default="+", doc="Separator in names of files.", group=_FILES)
     offset_width: int = key(
         "filename.offset.zero.pad.width",

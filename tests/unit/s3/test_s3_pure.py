@@ -292,6 +292,7 @@ def test_spools_keep_all_bytes_in_order_within_their_common_memory_limit(steps: 
         ({"rotate.schedule.interval.ms": "5"}, "timezone"),
         ({"behavior.on.null.values": "write"}, "behavior.on.null.values"),
         ({"flush.size": "0"}, "flush.size"),
+        ({"directory.delim": ""}, "directory.delim"),
         ({"s3.part.size": "100"}, "s3.part.size"),
         ({"keys.format.class": "AvroFormat", "store.kafka.keys": "true"}, "keys.format.class"),
         ({"timestamp.extractor": "Sundial"}, "timestamp.extractor"),
