@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from headrace.data.java import hash_map_copy_order, hash_map_order
-from headrace.herder import core, requested_offsets
+from headrace.herder import requested_offsets
 from headrace.herder.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -36,6 +36,7 @@ from headrace.herder.herder import (
 )
 from headrace.herder.instances import Instances
 from headrace.herder.plugin_calls import PluginCalls
+from headrace.herder.restart_plan import RestartPlan, plan_restart
 from headrace.herder.stages import stage
 from headrace.metrics import logs
 from headrace.runtime.worker_config import WorkerConfig
@@ -258,7 +259,7 @@ class BaseHerder:
         statuses = self._statuses.get(name)
         if statuses.connector is None:
             raise NotFoundError(f"Status for connector {name} not found")
-        plan = core.plan_restart(statuses, include_tasks=include_tasks, only_failed=only_failed)
+        plan = plan_restart(statuses, include_tasks=include_tasks, only_failed=only_failed)
         await self._append(
             RequestRestart(name, include_tasks, only_failed),
             f"writing restart request for connector {name} to the config topic",
@@ -277,7 +278,7 @@ class BaseHerder:
         await self._instances.settled(name)
         if not 0 <= number < len(self._state(name, "Unknown connector: {}").task_configs):
             raise NotFoundError(f"Unknown task: {name}-{number}")
-        self._instances.carry_out(self._instances.core.restart(name, core.RestartPlan(connector=False, tasks=[number])))
+        self._instances.carry_out(self._instances.core.restart(name, RestartPlan(connector=False, tasks=[number])))
         with stage(f"restarting task {name}-{number}"):
             await self._instances.settled(name)
 

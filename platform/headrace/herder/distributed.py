@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from headrace.herder import core, leader_check, rest_client
+from headrace.herder import leader_check, rest_client
 from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
 from headrace.herder.broker_wait import BrokerWait
@@ -27,6 +27,7 @@ from headrace.herder.instances import Instances
 from headrace.herder.old_statuses import OldStatuses
 from headrace.herder.request_signature import verify
 from headrace.herder.rest_client import Kind
+from headrace.herder.restart_plan import RestartPlan, plan_restart
 from headrace.herder.session_keys import SessionKeyRotation
 from headrace.herder.stages import stage
 from headrace.herder.task_configs_repair import TaskConfigsRepair
@@ -331,7 +332,7 @@ class DistributedHerder(BaseHerder):
             return await super().restart(name, include_tasks=include_tasks, only_failed=only_failed)
         await self._find_owner(name, None)
         status = self.status(name)
-        self._instances.carry_out(self._instances.core.restart(name, core.RestartPlan(connector=True, tasks=[])))
+        self._instances.carry_out(self._instances.core.restart(name, RestartPlan(connector=True, tasks=[])))
         with stage(f"stopping restarted connector {name}"):
             await self._instances.settled(name)
         return status
@@ -493,7 +494,7 @@ class DistributedHerder(BaseHerder):
         effects = self._instances.core.on_snapshot(snapshot)
         match change:
             case RequestRestart(name, include_tasks, only_failed):
-                plan = core.plan_restart(self._statuses.get(name), include_tasks=include_tasks, only_failed=only_failed)
+                plan = plan_restart(self._statuses.get(name), include_tasks=include_tasks, only_failed=only_failed)
                 effects += self._instances.core.restart(name, plan, shows_restarting=True)
             case PutLogLevel(logger, level):
                 self._spawn(self._set_own_log_level(logger, level))

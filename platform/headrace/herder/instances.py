@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import replace
 from typing import Any
 
-from headrace.herder import core
+from headrace.herder import core, instance_effects
 from headrace.herder.assignment import Assignment
 from headrace.herder.herder import StartCounts
 from headrace.metrics import logs
@@ -71,7 +71,7 @@ class Instances:
         self._removes_statuses = removes_statuses
         self._may_commit = may_commit
         self._check_writer = check_writer
-        self._operations: dict[str, dict[asyncio.Task[None], core.Effect]] = {}
+        self._operations: dict[str, dict[asyncio.Task[None], instance_effects.Effect]] = {}
         self._is_stopping = False
         self._rewritten: dict[tuple[StatusKey, str], int] = {}
         """The generation in which a status was rewritten after another worker had written it in the same generation."""
@@ -82,7 +82,7 @@ class Instances:
         self._is_stopping = True
         operations = {task: effect for each in self._operations.values() for task, effect in each.items()}
         for operation, effect in operations.items():
-            if not isinstance(effect, core.StopInstance):
+            if not isinstance(effect, instance_effects.StopInstance):
                 operation.cancel()
         await asyncio.gather(self.worker.stop_all(), *operations, return_exceptions=True)
 
@@ -183,60 +183,60 @@ class Instances:
 
     # Effects of HerderCore
 
-    def carry_out(self, effects: Iterable[core.Effect]) -> None:
+    def carry_out(self, effects: Iterable[instance_effects.Effect]) -> None:
         """Carry out effects of `HerderCore`. Starts and stops continue in the background."""
         if self._is_stopping:
             return
         for effect in effects:
             self._carry_out_one(effect)
 
-    def _carry_out_one(self, effect: core.Effect) -> None:
+    def _carry_out_one(self, effect: instance_effects.Effect) -> None:
         match effect:
-            case core.PutStatus(name, None, State.PAUSED | State.STOPPED, version=None):
+            case instance_effects.PutStatus(name, None, State.PAUSED | State.STOPPED, version=None):
                 self._run(name, effect, self._put_status_with_version(effect))
-            case core.PutStatus():
+            case instance_effects.PutStatus():
                 self._put_status(effect)
-            case core.ShowStarting(instance, version):
+            case instance_effects.ShowStarting(instance, version):
                 generation = self._generation_of(instance.generation)
                 status = Status(State.UNASSIGNED, self.worker_id, generation, version=version)
                 self._statuses.show_starting(instance.connector, instance.task, status)
-            case core.RemoveStatus(name, task):
+            case instance_effects.RemoveStatus(name, task):
                 if self._removes_statuses:
                     self._statuses.remove(name, task)
-            case core.PauseTask(instance):
+            case instance_effects.PauseTask(instance):
                 self.worker.pause_task(instance)
-            case core.ResumeTask(instance):
+            case instance_effects.ResumeTask(instance):
                 self.worker.resume_task(instance)
-            case core.StartConnector(instance) | core.StartTask(instance):
+            case instance_effects.StartConnector(instance) | instance_effects.StartTask(instance):
                 self._run(instance.connector, effect, self._start(effect))
-            case core.StopInstance(instance):
+            case instance_effects.StopInstance(instance):
                 self._run(instance.connector, effect, self._stop(instance))
-            case core.AbortStart(instance):
+            case instance_effects.AbortStart(instance):
                 self._run(instance.connector, effect, self.worker.abort_start(instance))
-            case core.RequestTaskConfigs(instance):
+            case instance_effects.RequestTaskConfigs(instance):
                 self._run(instance.connector, effect, self._request_task_configs(instance))
-            case core.RetryTaskConfigs(instance, delay_ms):
+            case instance_effects.RetryTaskConfigs(instance, delay_ms):
                 self._call_later(delay_ms, lambda: self.carry_out(self.core.retry_due(instance)))
-            case core.RestartLater(instance, delay_ms, text):
+            case instance_effects.RestartLater(instance, delay_ms, text):
                 level = logging.INFO if delay_ms is not None else logging.ERROR
                 context, kind = logs.context(instance.connector), _kind(instance)
                 log.log(level, "%s%s %s: %s", context, kind, instance.name, text)
                 if delay_ms is not None:
                     self._call_later(delay_ms, lambda: self.carry_out(self.core.restart_due(instance)))
-            case core.WatchRestarted(instance, delay_ms):
+            case instance_effects.WatchRestarted(instance, delay_ms):
                 self._call_later(delay_ms, lambda: self.core.ran_long_enough(instance))
-            case core.StoreTaskConfigs(name, configs):
+            case instance_effects.StoreTaskConfigs(name, configs):
                 self._run(name, effect, self._store(name, configs))
 
     def _generation_of(self, instance_generation: int) -> int:
         return instance_generation if self._status_generation is None else self._status_generation()
 
-    def _put_status(self, put: core.PutStatus) -> None:
+    def _put_status(self, put: instance_effects.PutStatus) -> None:
         generation = self._generation_of(put.generation)
         status = Status(put.state, self.worker_id, generation, put.trace, put.version)
         self._statuses.put(put.connector, put.task, status)
 
-    async def _put_status_with_version(self, put: core.PutStatus) -> None:
+    async def _put_status_with_version(self, put: instance_effects.PutStatus) -> None:
         """Store the status of a connector that is paused or stopped and that this worker has never started."""
         state = self.core.snapshot.connectors.get(put.connector)
         try:
@@ -253,12 +253,12 @@ class Instances:
             statuses = self._statuses.get(name)
             known = statuses.connector if task is None else statuses.tasks.get(task)
             if task is None or known is None or known.state is not State.FAILED:
-                self._put_status(core.PutStatus(name, task, State.UNASSIGNED))
+                self._put_status(instance_effects.PutStatus(name, task, State.UNASSIGNED))
 
     def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
 
-    def _run(self, connector: str, effect: core.Effect, operation: Coroutine[Any, Any, None]) -> None:
+    def _run(self, connector: str, effect: instance_effects.Effect, operation: Coroutine[Any, Any, None]) -> None:
         """Carry out an operation of a connector concurrently."""
         running = self._operations.setdefault(connector, {})
         task = asyncio.ensure_future(operation)
@@ -273,11 +273,11 @@ class Instances:
 
         task.add_done_callback(complete)
 
-    async def _start(self, start: core.StartConnector | core.StartTask) -> None:
+    async def _start(self, start: instance_effects.StartConnector | instance_effects.StartTask) -> None:
         instance, name = start.instance, start.instance.connector
         kind = _kind(instance).lower()
         try:
-            if isinstance(start, core.StartConnector):
+            if isinstance(start, instance_effects.StartConnector):
                 version = await self.worker.start_connector(instance, start.config)
             else:
                 version = await self.worker.start_task(instance, self._spec(start))
@@ -291,7 +291,7 @@ class Instances:
             self.starts[kind] = self.starts[kind].plus(is_success=True)
             self.carry_out(self.core.started(instance, version))
 
-    def _spec(self, start: core.StartTask) -> TaskSpec:
+    def _spec(self, start: instance_effects.StartTask) -> TaskSpec:
         assert start.instance.task is not None
         return TaskSpec(
             connector=start.instance.connector,

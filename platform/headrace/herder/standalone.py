@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from headrace.herder import core
 from headrace.herder.base import BaseHerder
 from headrace.herder.errors import HerderError
 from headrace.herder.instances import Instances
+from headrace.herder.restart_plan import plan_restart
 from headrace.runtime.worker import Events, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.config_store import (
@@ -73,7 +73,7 @@ class StandaloneHerder(BaseHerder):
     def _on_config_change(self, change: ConfigChange, snapshot: ConfigSnapshot) -> None:
         effects = self._instances.core.on_snapshot(snapshot)
         if isinstance(change, RequestRestart):
-            plan = core.plan_restart(
+            plan = plan_restart(
                 self._statuses.get(change.connector),
                 include_tasks=change.include_tasks,
                 only_failed=change.only_failed,

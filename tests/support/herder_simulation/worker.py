@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.herder import core, group_core, group_protocol
+from headrace.herder import core, group_core, group_protocol, instance_effects
 from headrace.herder.assignment import EMPTY, Assignment, configured
 from headrace.herder.core import HerderCore
 from headrace.herder.group_core import GroupCore, GroupEffect
 from headrace.herder.group_protocol import Version
+from headrace.herder.restart_plan import plan_restart
 from headrace.runtime.spec import InstanceId
 from headrace.stores import config_records
 from headrace.stores.config_store import ConfigChange, PutTaskConfigs, RequestRestart, TargetState
@@ -189,7 +190,7 @@ class SimulatedWorker:
         effects = self.herder.on_snapshot(snapshot)
         if isinstance(change, RequestRestart):
             statuses = self.statuses.get(change.connector)
-            plan = core.plan_restart(statuses, include_tasks=change.include_tasks, only_failed=change.only_failed)
+            plan = plan_restart(statuses, include_tasks=change.include_tasks, only_failed=change.only_failed)
             effects += self.herder.restart(change.connector, plan, shows_restarting=True)
         self.carry_out(effects)
         self._spawn_group(self.group.on_snapshot(snapshot))
@@ -401,31 +402,31 @@ class SimulatedWorker:
 
     # Instances (herder/instances.py)
 
-    def carry_out(self, effects: Sequence[core.Effect]) -> None:
+    def carry_out(self, effects: Sequence[instance_effects.Effect]) -> None:
         """Execute effects of the herder's state machine."""
         for effect in effects:
             match effect:
-                case core.PutStatus(name, task, state, _, trace, version):
+                case instance_effects.PutStatus(name, task, state, _, trace, version):
                     status = Status(state, self.name, self.group.generation, trace, version)
                     self._send_statuses(self.statuses.put(name, task, status))
-                case core.StartConnector(id_) | core.StartTask(id_):
+                case instance_effects.StartConnector(id_) | instance_effects.StartTask(id_):
                     self.scope.spawn(self._start(effect, id_))
-                case core.StopInstance(id_):
+                case instance_effects.StopInstance(id_):
                     self.scope.spawn(self._stop(id_))
-                case core.PauseTask(id_) | core.ResumeTask(id_):
-                    self._set_paused(id_, isinstance(effect, core.PauseTask))
-                case core.RequestTaskConfigs(id_):
+                case instance_effects.PauseTask(id_) | instance_effects.ResumeTask(id_):
+                    self._set_paused(id_, isinstance(effect, instance_effects.PauseTask))
+                case instance_effects.RequestTaskConfigs(id_):
                     self.scope.spawn(self._request_task_configs(id_))
-                case core.RetryTaskConfigs(id_, delay_ms):
+                case instance_effects.RetryTaskConfigs(id_, delay_ms):
                     self.scope.call_later(delay_ms, lambda id_=id_: self.carry_out(self.herder.retry_due(id_)))
-                case core.StoreTaskConfigs(name, configs):
+                case instance_effects.StoreTaskConfigs(name, configs):
                     if (earlier := self._submissions.pop(name, None)) is not None:
                         earlier.cancel()
                     self._submissions[name] = self.scope.spawn(self._submit(name, configs))
 
-    def _start(self, effect: core.StartConnector | core.StartTask, id_: InstanceId) -> Steps:
-        config = effect.config if isinstance(effect, core.StartConnector) else effect.task_config
-        is_paused = isinstance(effect, core.StartTask) and effect.is_paused
+    def _start(self, effect: instance_effects.StartConnector | instance_effects.StartTask, id_: InstanceId) -> Steps:
+        config = effect.config if isinstance(effect, instance_effects.StartConnector) else effect.task_config
+        is_paused = isinstance(effect, instance_effects.StartTask) and effect.is_paused
         instance = self.world.begin(self, id_, config, is_paused=is_paused)
         yield self.kernel.rng.randint(1, 400)
         if instance.has_ended:

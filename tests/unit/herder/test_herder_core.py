@@ -10,9 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.herder import core
+from headrace.herder import core, instance_effects
 from headrace.herder.assignment import Assignment
-from headrace.herder.core import HerderCore, RestartPlan, plan_restart
+from headrace.herder.core import HerderCore
+from headrace.herder.restart_plan import RestartPlan, plan_restart
 from headrace.runtime.spec import InstanceId
 from headrace.stores.config_store import (
     ConfigChange,
@@ -25,7 +26,12 @@ from headrace.stores.config_store import (
 from headrace.stores.status_store import ConnectorStatuses, MemoryStatusStore, State, Status
 from support.examples import examples
 
-Operation = core.StartConnector | core.StartTask | core.StopInstance | core.RequestTaskConfigs
+Operation = (
+    instance_effects.StartConnector
+    | instance_effects.StartTask
+    | instance_effects.StopInstance
+    | instance_effects.RequestTaskConfigs
+)
 
 
 class SimulatedWorker:
@@ -36,8 +42,8 @@ class SimulatedWorker:
         self.offset = -1
         self.pending: list[Operation] = []
         self.retries: list[InstanceId] = []
-        self.delayed: list[core.RestartLater | core.WatchRestarted] = []
-        self.alive: dict[tuple[str, int | None], core.StartConnector | core.StartTask] = {}
+        self.delayed: list[instance_effects.RestartLater | instance_effects.WatchRestarted] = []
+        self.alive: dict[tuple[str, int | None], instance_effects.StartConnector | instance_effects.StartTask] = {}
         self.paused: dict[InstanceId, bool] = {}
         self.statuses = MemoryStatusStore()
         self.stored: list[tuple[int | None, State, str | None]] = []
@@ -47,28 +53,28 @@ class SimulatedWorker:
         self.offset += 1
         self.carry_out(self.core.on_snapshot(self.core.snapshot.apply(self.offset, change)))
 
-    def carry_out(self, effects: list[core.Effect]) -> None:
+    def carry_out(self, effects: list[instance_effects.Effect]) -> None:
         for effect in effects:
             match effect:
-                case core.PutStatus(name, task, state, generation, trace, version):
+                case instance_effects.PutStatus(name, task, state, generation, trace, version):
                     self.stored.append((task, state, version))
                     self.statuses.put(name, task, Status(state, "w", generation, trace, version))
-                case core.ShowStarting(instance, version):
+                case instance_effects.ShowStarting(instance, version):
                     status = Status(State.UNASSIGNED, "w", instance.generation, version=version)
                     self.statuses.show_starting(instance.connector, instance.task, status)
-                case core.RemoveStatus(name, task):
+                case instance_effects.RemoveStatus(name, task):
                     self.statuses.remove(name, task)
-                case core.StoreTaskConfigs(name, configs):
+                case instance_effects.StoreTaskConfigs(name, configs):
                     self.change(PutTaskConfigs(name, configs))
-                case core.RetryTaskConfigs(instance, delay_ms):
+                case instance_effects.RetryTaskConfigs(instance, delay_ms):
                     assert 250 <= delay_ms <= 60_000
                     self.retries.append(instance)
-                case core.RestartLater(instance) | core.WatchRestarted(instance):
+                case instance_effects.RestartLater(instance) | instance_effects.WatchRestarted(instance):
                     self.delayed.append(effect)
-                case core.PauseTask(instance) | core.ResumeTask(instance):
+                case instance_effects.PauseTask(instance) | instance_effects.ResumeTask(instance):
                     assert instance in self.paused, "paused or resumed a task that does not run"
-                    self.paused[instance] = isinstance(effect, core.PauseTask)
-                case core.AbortStart(instance):
+                    self.paused[instance] = isinstance(effect, instance_effects.PauseTask)
+                case instance_effects.AbortStart(instance):
                     self.aborted.append(instance)
                 case _:
                     self.pending.append(effect)
@@ -79,21 +85,21 @@ class SimulatedWorker:
         id_ = operation.instance
         key = id_.connector, id_.task
         match operation:
-            case core.StartConnector() | core.StartTask():
+            case instance_effects.StartConnector() | instance_effects.StartTask():
                 assert key not in self.alive, "started twice"
                 if not succeeds:
                     self.carry_out(self.core.start_failed(id_, "trace"))
                     return
                 self.alive[key] = operation
-                if isinstance(operation, core.StartTask):
+                if isinstance(operation, instance_effects.StartTask):
                     self.paused[id_] = operation.is_paused
                 self.carry_out(self.core.started(id_, "1.0"))
-            case core.StopInstance():
+            case instance_effects.StopInstance():
                 if key in self.alive and self.alive[key].instance == id_:
                     del self.alive[key]
                 self.paused.pop(id_, None)
                 self.carry_out(self.core.stopped(id_))
-            case core.RequestTaskConfigs():
+            case instance_effects.RequestTaskConfigs():
                 if task_count is None:
                     self.carry_out(self.core.task_configs_failed(id_, "trace", is_fatal=False))
                 else:
@@ -207,7 +213,7 @@ def test_connector_whose_start_was_aborted_is_not_stored_as_failed(is_wanted: bo
         worker.carry_out(worker.core.assign(Assignment(frozenset({"c"}))))
     worker.complete(0, None, succeeds=False)
     assert State.FAILED not in [state for _, state, _ in worker.stored]
-    assert [type(each) for each in worker.pending] == ([core.StartConnector] if is_wanted else [])
+    assert [type(each) for each in worker.pending] == ([instance_effects.StartConnector] if is_wanted else [])
 
 
 def test_pending_connector_start_is_aborted_and_repeated_after_a_configuration_change() -> None:
@@ -218,7 +224,7 @@ def test_pending_connector_start_is_aborted_and_repeated_after_a_configuration_c
     assert worker.aborted == [start.instance]
     worker.complete(0, None, succeeds=False)
     [again] = worker.pending
-    assert isinstance(again, core.StartConnector)
+    assert isinstance(again, instance_effects.StartConnector)
     assert again.config == {"a": "2"}
 
 
@@ -260,7 +266,7 @@ def test_task_configs_are_stored_and_generated_again_if_reconfiguration_is_reque
     for _ in range(2):
         worker.carry_out(worker.core.task_configs_needed(id_))
     (request,) = worker.pending
-    assert isinstance(request, core.RequestTaskConfigs)
+    assert isinstance(request, instance_effects.RequestTaskConfigs)
     worker.complete(0, 3, succeeds=True)  # these task configurations may have been generated before the second request
     assert worker.retries == [id_]
     worker.retries.clear()
@@ -284,9 +290,9 @@ def test_tasks_are_created_even_if_the_connector_requests_reconfiguration_whenev
         worker.pending.clear()
         worker.core.task_configs_needed(request.instance)
         effects = worker.core.task_configs_generated(request.instance, [{"t": "0"}])
-        delays_ms += [effect.delay_ms for effect in effects if isinstance(effect, core.RetryTaskConfigs)]
-        worker.carry_out([effect for effect in effects if not isinstance(effect, core.RetryTaskConfigs)])
-        worker.pending = [each for each in worker.pending if not isinstance(each, core.StartTask)]
+        delays_ms += [effect.delay_ms for effect in effects if isinstance(effect, instance_effects.RetryTaskConfigs)]
+        worker.carry_out([effect for effect in effects if not isinstance(effect, instance_effects.RetryTaskConfigs)])
+        worker.pending = [each for each in worker.pending if not isinstance(each, instance_effects.StartTask)]
         worker.carry_out(worker.core.retry_due(request.instance))
     assert delays_ms == [250, 500, 1000]
     assert len(worker.core.snapshot.connectors["c"].task_configs) == 1
@@ -312,7 +318,7 @@ def test_failed_generation_of_task_configs_is_retried_with_growing_delays() -> N
     delays = []
     for _ in range(10):
         (effect,) = worker.core.task_configs_failed(id_, "trace", is_fatal=False)
-        assert isinstance(effect, core.RetryTaskConfigs)
+        assert isinstance(effect, instance_effects.RetryTaskConfigs)
         delays.append(effect.delay_ms)
         worker.core.retry_due(id_)
     assert delays == [250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]
@@ -325,9 +331,9 @@ def test_at_most_one_retry_of_a_task_configs_request_is_pending() -> None:
     id_ = worker.alive["c", None].instance
     assert len(worker.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
     for _ in range(3):  # the connector requests a reconfiguration during the delay
-        assert worker.core.task_configs_needed(id_) == [core.RequestTaskConfigs(id_)]
+        assert worker.core.task_configs_needed(id_) == [instance_effects.RequestTaskConfigs(id_)]
         assert worker.core.task_configs_failed(id_, "trace", is_fatal=False) == []
-    assert worker.core.retry_due(id_) == [core.RequestTaskConfigs(id_)]
+    assert worker.core.retry_due(id_) == [instance_effects.RequestTaskConfigs(id_)]
     assert len(worker.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
 
 
@@ -359,11 +365,11 @@ def test_task_configs_that_were_generated_from_an_outdated_configuration_are_ign
     worker.carry_out(worker.core.task_configs_needed(old))
     worker.change(PutConnector("c", {"a": "2"}))
     assert worker.core.task_configs_generated(old, [{}]) == []
-    worker.pending = [each for each in worker.pending if not isinstance(each, core.RequestTaskConfigs)]
+    worker.pending = [each for each in worker.pending if not isinstance(each, instance_effects.RequestTaskConfigs)]
     worker.settle(1)
     assert set(worker.alive) == {("c", None), ("c", 0)}
     task = worker.alive["c", 0]
-    assert isinstance(task, core.StartTask)
+    assert isinstance(task, instance_effects.StartTask)
     assert task.connector_config == {"a": "2"}
 
 
@@ -398,12 +404,14 @@ def test_task_configs_are_requested_only_once_if_the_stored_configs_still_differ
     worker = running_worker()
     stored = PutTaskConfigs("c", [{"n": "stored"}])
     worker.change(stored)
-    (request,) = [each for each in worker.pending if isinstance(each, core.RequestTaskConfigs)]
+    (request,) = [each for each in worker.pending if isinstance(each, instance_effects.RequestTaskConfigs)]
     configs = [{"n": "0"}, {"n": "1"}]
-    assert worker.core.task_configs_generated(request.instance, configs) == [core.StoreTaskConfigs("c", configs)]
+    assert worker.core.task_configs_generated(request.instance, configs) == [
+        instance_effects.StoreTaskConfigs("c", configs)
+    ]
     worker.pending.remove(request)
     worker.change(stored)
-    assert not [each for each in worker.pending if isinstance(each, core.RequestTaskConfigs)]
+    assert not [each for each in worker.pending if isinstance(each, instance_effects.RequestTaskConfigs)]
 
 
 def test_worker_writes_the_status_of_its_instance_again_if_another_worker_has_replaced_the_status() -> None:
@@ -413,14 +421,14 @@ def test_worker_writes_the_status_of_its_instance_again_if_another_worker_has_re
     worker.crash(worker.alive["c", 1].instance)
     (running,) = worker.core.status_replaced("c", 0)
     (failed,) = worker.core.status_replaced("c", 1)
-    assert isinstance(running, core.PutStatus)
-    assert isinstance(failed, core.PutStatus)
+    assert isinstance(running, instance_effects.PutStatus)
+    assert isinstance(failed, instance_effects.PutStatus)
     assert (running.state, failed.state, failed.trace) == (State.RUNNING, State.FAILED, "crashed")
     assert worker.core.status_replaced("c", 2) == worker.core.status_replaced("d", None) == []
     worker.change(PutTargetState("c", TargetState.PAUSED))
     worker.settle()
     (paused,) = worker.core.status_replaced("c", None)
-    assert isinstance(paused, core.PutStatus)
+    assert isinstance(paused, instance_effects.PutStatus)
     assert paused.state is State.PAUSED
     worker.carry_out(worker.core.assign(Assignment()))
     assert worker.core.status_replaced("c", 0) == []  # the task is being stopped
@@ -558,7 +566,7 @@ class HerderMachine(RuleBasedStateMachine):
         changing = [
             (each.instance.connector, each.instance.task)
             for each in self.worker.pending
-            if not isinstance(each, core.RequestTaskConfigs)
+            if not isinstance(each, instance_effects.RequestTaskConfigs)
         ]
         assert len(changing) == len(set(changing))
 
@@ -590,7 +598,7 @@ class HerderMachine(RuleBasedStateMachine):
         assert ((name, None) in self.worker.alive) is (target is TargetState.STARTED)
         if target is TargetState.STARTED:
             start = self.worker.alive[name, None]
-            assert isinstance(start, core.StartConnector)
+            assert isinstance(start, instance_effects.StartConnector)
             state = self.worker.core.snapshot.connectors[name]
             assert start.config == state.config
             assert state.applied_config in (None, state.config)
@@ -599,7 +607,7 @@ class HerderMachine(RuleBasedStateMachine):
         if self.worker.status(name).tasks[task].state is State.FAILED:
             return
         start = self.worker.alive[name, task]
-        assert isinstance(start, core.StartTask)
+        assert isinstance(start, instance_effects.StartTask)
         assert start.task_config == state.task_configs[task]
         assert start.connector_config == state.applied_config
         assert self.worker.paused[start.instance] is (state.target is TargetState.PAUSED)
@@ -627,7 +635,7 @@ def test_failed_connector_is_restarted_with_backoff_until_errors_restart_max_att
         text = f"utomatic restart {attempt} of 2 follows in {delay_ms} ms (errors.restart.max.attempts)"
         assert status.trace == f"trace\nA{text}."
         (later,) = worker.delayed
-        assert later == core.RestartLater(later.instance, delay_ms, f"a{text}")
+        assert later == instance_effects.RestartLater(later.instance, delay_ms, f"a{text}")
         worker.delayed.clear()
         worker.carry_out(worker.core.restart_due(later.instance))
         worker.complete(0, None, succeeds=True)  # the stop of the failed instance
@@ -637,7 +645,7 @@ def test_failed_connector_is_restarted_with_backoff_until_errors_restart_max_att
     text = "ll automatic restarts have failed (errors.restart.max.attempts=2), restart it manually"
     assert (status.state, status.trace, worker.pending) == (State.FAILED, f"trace\nA{text}.", [])
     (later,) = worker.delayed
-    assert later == core.RestartLater(later.instance, None, f"a{text}")
+    assert later == instance_effects.RestartLater(later.instance, None, f"a{text}")
 
 
 def test_count_of_automatic_restarts_is_reset_after_a_restarted_connector_has_run_long_enough() -> None:
@@ -647,12 +655,12 @@ def test_count_of_automatic_restarts_is_reset_after_a_restarted_connector_has_ru
     worker.complete(0, None, succeeds=True)
     worker.complete(0, None, succeeds=True)
     (watch,) = worker.delayed
-    assert watch == core.WatchRestarted(watch.instance, 150)
+    assert watch == instance_effects.WatchRestarted(watch.instance, 150)
     worker.core.ran_long_enough(watch.instance)
     worker.delayed.clear()
     worker.carry_out(worker.core.state_changed(watch.instance, "FAILED", "later"))
     (later,) = worker.delayed
-    assert isinstance(later, core.RestartLater)
+    assert isinstance(later, instance_effects.RestartLater)
     assert (later.instance, later.delay_ms) == (watch.instance, 100)
 
 

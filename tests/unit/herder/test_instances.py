@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from headrace.herder.assignment import EMPTY, Assignment
-from headrace.herder.core import PutStatus
+from headrace.herder.instance_effects import PutStatus
 from headrace.herder.instances import Instances
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.spec import InstanceId

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from headrace.herder.assignment import Assignment
-from headrace.herder.core import PutStatus
+from headrace.herder.instance_effects import PutStatus
 from headrace.herder.old_statuses import OldStatuses
 from headrace.stores.status_records import StatusKey, encode_key, encode_status
 from headrace.stores.status_store import State, Status
