@@ -91,9 +91,9 @@ class Batcher:
 
     def wait_for_memory(self, timeout_ms: float) -> None:
         """Block until fewer than buffer.memory bytes are buffered. Raises BufferExhaustedError, ClosedError."""
+        if self.buffered_bytes < self._config.buffer_memory:
+            return
         with self._memory_available:
-            if self.buffered_bytes < self._config.buffer_memory:
-                return
             self._threads_waiting += 1
             try:
                 has_memory = self._memory_available.wait_for(
@@ -226,6 +226,11 @@ class Batcher:
             if not waiter.done():
                 waiter.set_result(None)
 
+    @property
+    def has_records(self) -> bool:
+        """Whether records are accumulated, or batches wait for `drain_built`."""
+        return bool(self._accumulators or self._handoff)
+
     def drain_built(self) -> Iterator[ReadyBatch]:
         """Yield the batches that were built since the last call, in order."""
         while self._handoff:
@@ -257,6 +262,8 @@ class Batcher:
 
     def next_due_ms(self, can_send: Callable[[str, int], bool]) -> float | None:
         """Return when `seal_due` has to run next, or None if no accumulated records can be sent."""
+        if not self._accumulators:
+            return None
         opened = (accumulator.opened_ms for key, accumulator in list(self._accumulators.items()) if can_send(*key))
         first = min(opened, default=None)
         return None if first is None else first + self._config.linger_ms

@@ -30,6 +30,7 @@ from headrace_broker.client.errors import (
     ProtocolViolationError,
     RequestTimeoutError,
 )
+from headrace_broker.client.lazy_timer import LazyTimer
 from headrace_broker.client.versions import choose_version
 from headrace_broker.protocol.apis import API, ApiKey
 from headrace_broker.protocol.codec import decoder
@@ -56,17 +57,26 @@ _WAITING_FOR_GROUP_MEMBERS = frozenset((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 class _InFlightRequest:
     """A request that waits for its response."""
 
-    __slots__ = ("api_key", "correlation_id", "on_response", "received_bytes", "response", "timer", "version")
+    __slots__ = (
+        "api_key", "correlation_id", "deadline_s", "on_response", "received_bytes", "response", "timeout_ms", "version"
+    )  # fmt: skip
 
     def __init__(
-        self, correlation_id: int, api_key: int, version: int, response: type[Response], on_response: OnResponse
+        self,
+        correlation_id: int,
+        api_key: int,
+        version: int,
+        response: type[Response],
+        on_response: OnResponse,
+        timeout_ms: float,
     ) -> None:
         self.correlation_id = correlation_id
         self.api_key = api_key
         self.version = version
         self.response = response
         self.on_response = on_response
-        self.timer: asyncio.TimerHandle | None = None
+        self.timeout_ms = timeout_ms
+        self.deadline_s = 0.0
         self.received_bytes = 0  # bytes of this response received when its timeout last expired
 
 
@@ -94,6 +104,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._correlation_ids = itertools.count(1)
         self._in_flight: deque[_InFlightRequest] = deque()
+        self._timer = LazyTimer(self._loop, self._check_timeouts)
         self._error: ClientError | None = None
         # the operating system allocates only the pages that responses reach
         self._view = memoryview(mmap.mmap(-1, _RECEIVE_BUFFER_BYTES))
@@ -205,10 +216,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         buffers = encode_request(correlation_id, self._client_id, message, version)
         if on_response is not None:
             key = message.__api_key__
-            request = _InFlightRequest(correlation_id, key, version, API[key].response, on_response)
             timeout = self._request_timeout_ms if timeout_ms is None else timeout_ms
-            request.timer = self._loop.call_later(timeout / 1000, self._time_out, request, timeout)
+            request = _InFlightRequest(correlation_id, key, version, API[key].response, on_response, timeout)
             self._in_flight.append(request)
+            self._start_timeout(request)
         self._transport.writelines(buffers)
 
     def request(
@@ -365,8 +376,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._fail(ProtocolViolationError(f"{self.broker} sent a response, but no request is in flight"))
             return
         request = self._in_flight.popleft()
-        if request.timer is not None:
-            request.timer.cancel()
         try:
             response = self._decode(frame, request)
         except ProtocolError as error:
@@ -387,14 +396,27 @@ class BrokerConnection(asyncio.BufferedProtocol):
             version = 0
         return decoder(request.response, version)(frame, offset)[0]
 
-    def _time_out(self, request: _InFlightRequest, timeout_ms: float) -> None:
+    def _start_timeout(self, request: _InFlightRequest) -> None:
+        request.deadline_s = self._loop.time() + request.timeout_ms / 1000
+        self._timer.set(request.deadline_s)
+
+    def _check_timeouts(self) -> None:
+        """Fail if a request in flight has timed out, or else set the timer for the next timeout."""
+        now_s = self._loop.time()
+        for request in list(self._in_flight):
+            if self._error is None and request.deadline_s <= now_s:
+                self._time_out(request)
+        if self._in_flight:
+            self._timer.set(min(request.deadline_s for request in self._in_flight))
+
+    def _time_out(self, request: _InFlightRequest) -> None:
         received = self._frame_filled + self._unread_bytes()
         if self._frame is not None and received != request.received_bytes:
             request.received_bytes = received
-            request.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, request, timeout_ms)
+            self._start_timeout(request)
             return
         name = API[request.api_key].name
-        self._fail(RequestTimeoutError(f"{self.broker} did not respond to {name} within {timeout_ms:.0f} ms"))
+        self._fail(RequestTimeoutError(f"{self.broker} did not respond to {name} within {request.timeout_ms:.0f} ms"))
 
     def _fail(self, error: ClientError) -> None:
         """Close the connection and fail all requests in flight. Later errors are ignored."""
@@ -403,12 +425,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._error = error
         if self._transport is not None:
             self._transport.abort()
+        self._timer.cancel()
         in_flight = list(self._in_flight)
         self._in_flight.clear()
         connection_lost = error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
         for request in in_flight:
-            if request.timer is not None:
-                request.timer.cancel()
             request.on_response(None, connection_lost)
         if self._on_closed is not None:
             self._on_closed()

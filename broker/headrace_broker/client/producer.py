@@ -31,6 +31,7 @@ from headrace_broker.client.errors import (
     RecordTooLargeError,
     TimedOutError,
 )
+from headrace_broker.client.lazy_timer import LazyTimer
 from headrace_broker.client.producer_core import ProducerCore, ReadyBatch, RequestPlan, Verdict
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -80,7 +81,8 @@ class Producer:
         self._connecting: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._requesting_producer_id = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._linger_timer = LazyTimer(self._loop, self._pump)
+        self._deadline_timer = LazyTimer(self._loop, self._pump)
         self._closed = False
         cluster.listeners.append(self._on_metadata)
 
@@ -206,8 +208,8 @@ class Producer:
         self._abort(ClosedError("the producer was closed before the records were acknowledged"))
         if self._on_metadata in self.cluster.listeners:
             self.cluster.listeners.remove(self._on_metadata)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._linger_timer.cancel()
+        self._deadline_timer.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -279,6 +281,12 @@ class Producer:
         self._batcher.seal_due(now_ms, self._core.can_send_immediately)
         for batch in self._batcher.drain_built():
             self._core.add(batch)
+        if not self._core.is_idle:
+            self._send_waiting(now_ms)
+        self._set_timers(now_ms)
+
+    def _send_waiting(self, now_ms: float) -> None:
+        """Fail expired batches, and send the batches that can be sent."""
         for batch in self._core.expire(now_ms):
             self._fail(batch, self._delivery_timeout(batch))
         if self._core.needs_producer_id and not self._requesting_producer_id:
@@ -290,7 +298,6 @@ class Producer:
         if self._core.leaderless:
             self._core.leaderless.clear()
             self.cluster.request_refresh()
-        self._arm_timer(now_ms)
 
     def _leader_of(self, topic: str, partition: int) -> int | None:
         view = self.cluster.view.leader(topic, partition)
@@ -356,7 +363,8 @@ class Producer:
             }
             for batch in plan.batches:
                 self._on_partition_response(batch, responses.get((batch.topic, batch.partition)), now_ms)
-        self._wake()
+        if not self._core.is_idle or self._batcher.has_records:
+            self._wake()
 
     def _on_partition_response(
         self, batch: ReadyBatch, response: PartitionProduceResponse | None, now_ms: float
@@ -492,15 +500,13 @@ class Producer:
                 )
             self._wake()
 
-    def _arm_timer(self, now_ms: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _set_timers(self, now_ms: float) -> None:
         linger_end_ms = self._batcher.next_due_ms(self._core.can_send_immediately)
-        events = [when for when in (self._core.next_event_ms(now_ms), linger_end_ms) if when is not None]
-        due = min(events, default=None)
-        if due is not None:
-            self._timer = self._loop.call_at(max(due, now_ms + 1) / 1000, self._wake)
+        if linger_end_ms is not None:
+            self._linger_timer.set(max(linger_end_ms, now_ms + 1) / 1000)
+        event_ms = None if self._core.is_idle else self._core.next_event_ms(now_ms)
+        if event_ms is not None:
+            self._deadline_timer.set(max(event_ms, now_ms + 1) / 1000)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

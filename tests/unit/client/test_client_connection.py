@@ -272,6 +272,22 @@ async def test_response_that_stops_arriving_times_out() -> None:
 
 
 @in_loop
+async def test_each_request_times_out_after_its_own_timeout() -> None:
+    connection, transport = new_connection()
+    answered = connection.request(heartbeat_request(), timeout_ms=100)
+    waiting = [connection.request(heartbeat_request(), timeout_ms=timeout_ms) for timeout_ms in (5_000, 2_000)]
+    feed(connection, heartbeat_response(1), 100)
+    assert (await answered).error_code == 0
+    await asyncio.sleep(1.9)
+    assert not transport.aborted
+    await asyncio.sleep(0.2)
+    assert transport.aborted
+    for request in waiting:
+        with pytest.raises(ConnectionLostError, match="2000 ms"):
+            await request
+
+
+@in_loop
 async def test_lost_connection_fails_requests_in_flight_and_is_reported_once() -> None:
     closed: list[int] = []
     connection = BrokerConnection("broker 1", "me", 30_000, lambda: closed.append(1))
