@@ -85,6 +85,8 @@ class SourceErrors:
 
         The task then fails, and later reads the record again.
         """
+        if not self._sends:
+            return
         with self._lock:
             failed = next((send for send in self._sends if send.done() and send.exception() is not None), None)
         if failed is not None and self.queue is not None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.api.errors import ConnectError, DataError, RetriableError
@@ -100,7 +100,8 @@ class Send:
 
     def without_columns(self) -> Send:
         """Return a copy for `acknowledged` without the converted records, which the producer has."""
-        return Send(self.polled, replace(self.records, columns=None))
+        records = self.records
+        return Send(self.polled, OutgoingRecords(records.topic, records.partition, None, records.index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +335,7 @@ class SourceTaskCore:
         """Return the effects that the task's thread carries out next."""
         if self._error is not None:
             return [Fail(self._error)]
-        if effects := [*self._records_to_commit(), *self._commit_call()]:
+        if (self._unreported or self._calls_commit) and (effects := [*self._records_to_commit(), *self._commit_call()]):
             return effects
         if not is_buffer_full and (effects := self._next_send()):
             return effects

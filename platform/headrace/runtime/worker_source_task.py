@@ -128,11 +128,12 @@ class WorkerSourceTask(WorkerTask):
         producer = self._producer
         assert producer is not None
         self._errors.raise_failed()
-        self._core_called.clear()
+        if self._core_called.is_set():
+            self._core_called.clear()
         with self._lock:
             effects = self.core.next_step(_monotonic_ms(), is_buffer_full=producer.is_buffer_full)
         self._carry_out(effects)
-        return core.Stop() in effects
+        return isinstance(effects[-1], core.Stop)
 
     def _carry_out(self, effects: list[core.Effect]) -> None:
         for effect in effects:
@@ -233,7 +234,8 @@ class WorkerSourceTask(WorkerTask):
     def _report_event(self, method: Callable[..., list[core.Effect]], *arguments: Any) -> None:
         """Call a method of `SourceTaskCore`, and end the wait of the task's thread."""
         effects = self._call_core(method, *arguments)
-        self._core_called.set()
+        if not self._core_called.is_set():
+            self._core_called.set()
         self._carry_out(effects)
 
     def _on_confirmed(self, is_confirmed: bool) -> None:
