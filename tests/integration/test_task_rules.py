@@ -464,7 +464,8 @@ def test_source_records_that_fail_in_a_transform_are_skipped_and_their_offsets_a
     wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 5, "the even records")
     offset = [{"partition": {"counter": 1}, "offset": {"n": 9}}]
     wait_for(lambda: worker.request("GET", "/connectors/source/offsets") == {"offsets": offset}, "the offset of all")
-    assert "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'" in worker.log()
+    line = "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'"
+    wait_for(lambda: line in worker.log(), "the log line of the task's process")
 
 
 def test_source_record_that_fails_the_task_is_logged(worker: Worker) -> None:
