@@ -57,7 +57,7 @@ ORACLE = Path(__file__).parents[1] / "support" / "ConnectOracle.java"
 def run_oracle(requests: list[tuple[str, ...]]) -> list[str]:
     """Run ConnectOracle.java, which calls Kafka Connect's classes. Return the response to each request."""
     lines = "".join("\t".join(request) + "\n" for request in requests)
-    command = ["java", "-cp", apache.classpath(), str(ORACLE)]
+    command = ["java", *apache.SHORT_RUN_FLAGS, "-cp", apache.classpath(), str(ORACLE)]
     done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=120)
     responses = done.stdout.decode().split("\n")[:-1]
     assert len(responses) == len(requests), done.stderr.decode()[-2000:]

@@ -31,7 +31,7 @@ class Broker(Protocol):
 
 @pytest.fixture(scope="module")
 def apache_broker() -> Iterator[Broker]:
-    with apache.broker() as running:
+    with apache.broker(flags=apache.SHORT_RUN_FLAGS) as running:
         yield running
 
 

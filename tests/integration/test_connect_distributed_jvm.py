@@ -64,7 +64,7 @@ Record = tuple[bytes, bytes | None]
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[str]:
-    with apache.broker() as running:
+    with apache.broker(flags=apache.SHORT_RUN_FLAGS) as running:
         yield running.address
 
 
@@ -500,7 +500,7 @@ def test_kafkas_classes_encode_group_protocol_messages_to_the_same_bytes_as_head
             states = [WorkerMetadata("http://h:8083/", -1), WorkerMetadata("http://h:8083/", 5, held)]
             requests += [("metadata", version, encode_metadata(each, version)) for each in states]
     lines = "".join(f"{kind} {int(version)} {data.hex()}\n" for kind, version, data in requests)
-    command = ["java", "-cp", apache.classpath(), str(ORACLE)]
+    command = ["java", *apache.SHORT_RUN_FLAGS, "-cp", apache.classpath(), str(ORACLE)]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=120)
     responses = [line.split("\t") for line in done.stdout.splitlines()]
     assert len(responses) == len(requests), done.stderr[-2000:]

@@ -20,6 +20,7 @@ from support import data_sets, mariadb, postgres, rclone, search_server
 from support.checksums import Contents, contents, of_mappings
 from support.s3 import BUCKET, S3Server
 from support.search_server import SearchServer
+from support.spark import SHORT_RUN_CONF
 from support.worker import Worker, wait_for
 
 MISSING = [
@@ -58,7 +59,7 @@ def test_all_rows_of_postgresql_tables_reach_kafka_s3_opensearch_mariadb_and_del
         postgres.running() as source,
         mariadb.running() as target,
         rclone.running(tmp_path / "buckets") as store,
-        search_server.running() as search,
+        search_server.running(flags=search_server.SHORT_RUN_FLAGS) as search,
         Worker(work, {"value.converter.schemas.enable": "true"}) as worker,
     ):
         data_sets.load_tpch(source, tmp_path, scale)
@@ -139,7 +140,7 @@ def sink_configs(
             "connector.class": "LakehouseSinkConnector",
             "topics": topics,
             "lakehouse.path": str(directory / "lakehouse"),
-            "spark.master": "local[2]",
+            **SHORT_RUN_CONF,
             "spark.ui.enabled": "false",
         },
     }

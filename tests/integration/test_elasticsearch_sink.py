@@ -48,7 +48,7 @@ ROW = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
     ],
 )
 def running_server(request: pytest.FixtureRequest) -> Iterator[SearchServer]:
-    with search_server.running(request.param) as server:
+    with search_server.running(request.param, flags=search_server.SHORT_RUN_FLAGS) as server:
         yield server
 
 

@@ -87,7 +87,7 @@ def test_headrace_worker_copies_every_line_with_an_apache_kafka_broker_and_repea
     tmp_path: Path,
 ) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
-    with apache.broker() as kafka:
+    with apache.broker(flags=apache.SHORT_RUN_FLAGS) as kafka:
         settings = {"bootstrap.servers": kafka.address, **CONVERTERS}
         settings["offset.storage.file.filename"] = str(tmp_path / "connect.offsets")
         with Worker(tmp_path, settings, _files(tmp_path)):
@@ -108,7 +108,7 @@ def test_headrace_worker_continues_from_the_offsets_file_of_kafkas_standalone_wo
     offsets = {"offset.storage.file.filename": str(tmp_path / "connect.offsets")}
     with running_broker(tmp_path) as broker:
         settings = {"bootstrap.servers": broker.address, **CONVERTERS, **offsets}
-        with apache.connect_standalone(settings, _connectors(tmp_path)):
+        with apache.connect_standalone(settings, _connectors(tmp_path), flags=apache.SHORT_RUN_FLAGS):
             wait_for(_arrived(tmp_path), "every line is in the output", 60)
         assert _output(tmp_path) == _expected()
         apaches = _records(broker.address, len(LINES))

@@ -242,7 +242,7 @@ def compare_dumps(*arguments: str) -> str:
 
 
 def test_headrace_tools_work_with_an_apache_kafka_broker() -> None:
-    with apache.broker() as kafka:
+    with apache.broker(flags=apache.SHORT_RUN_FLAGS) as kafka:
         server = ("--bootstrap-server", kafka.address)
         assert run_our_tool("topics", *server, "--create", "--topic", "t", "--partitions", "2") == "Created topic t.\n"
         command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--topic", "t"]

@@ -13,14 +13,16 @@ from deltalake.exceptions import TableNotFoundError
 
 from headrace.testing.conformance import SelfReadingSinkConformance
 from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
+from support.spark import SHORT_RUN_CONF
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class TestLakehouseSink(SelfReadingSinkConformance):
     plugin = LakehouseSinkConnector
     is_exactly_once = True
     poison = b"not JSON"
+    timeout_s = 120.0  # Spark's start and first batch may need more than a minute on a busy machine
 
     @pytest.fixture
     def connect_worker_config(self) -> dict[str, str]:
@@ -34,7 +36,7 @@ class TestLakehouseSink(SelfReadingSinkConformance):
             "lakehouse.path": str(self.directory / "tables"),
             "lakehouse.trigger.interval.ms": "200",
             "lakehouse.schema": "number BIGINT",
-            "spark.master": "local[2]",
+            **SHORT_RUN_CONF,
         }
 
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:

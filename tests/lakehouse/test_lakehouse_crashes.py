@@ -18,6 +18,7 @@ import pytest
 
 from support import lakehouse_task
 from support.broker import BrokerProcess, running_broker
+from support.spark import SHORT_RUN_CONF
 
 pytest.importorskip("pyspark")
 from confluent_kafka import Producer
@@ -37,7 +38,7 @@ class TaskProcess:
         arguments = {
             "address": broker.address,
             "topics": list(TOPICS),
-            "props": {"lakehouse.path": str(path), "lakehouse.trigger.interval.ms": "100", **props},
+            "props": {"lakehouse.path": str(path), "lakehouse.trigger.interval.ms": "100", **SHORT_RUN_CONF, **props},
         }
         self._process = subprocess.Popen(
             [sys.executable, lakehouse_task.__file__, json.dumps(arguments)],

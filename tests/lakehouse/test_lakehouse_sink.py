@@ -21,6 +21,7 @@ import pytest
 
 from support.broker import BrokerProcess, running_broker
 from support.lakehouse_task import Context
+from support.spark import SHORT_RUN_CONF
 
 pytest.importorskip("pyspark")
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -46,7 +47,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
-    process = SparkProcess({"spark.master": "local[2]"}, "tests", tmp_path_factory.mktemp("spark"))
+    process = SparkProcess(SHORT_RUN_CONF, "tests", tmp_path_factory.mktemp("spark"))
     process.start()
     yield process
     process.stop()

@@ -26,7 +26,7 @@ POM = Path(__file__).with_name("apache-pom.xml")
 LIBS = ROOT / "build" / f"apache-kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:8]}"
 """The directory of the jars; each version of the POM has its own directory."""
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-# The JVM flags of Kafka's start script.
+# The JVM flags of Kafka's start scripts.
 BROKER_FLAGS = (
     "-Xmx1G",
     "-Xms1G",
@@ -36,6 +36,9 @@ BROKER_FLAGS = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-Djava.awt.headless=true",
 )
+CONNECT_FLAGS = ("-Xms256M", "-Xmx2G")
+# Flags for tests. A JVM that runs for seconds needs half of the CPU time without the optimizing compiler (C2).
+SHORT_RUN_FLAGS = ("-Xmx512M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 START_TIMEOUT_S = 60.0
 
 
@@ -72,19 +75,22 @@ def _fetch() -> None:
     )
 
 
-def java_command(main_class: str, *arguments: str, flags: Sequence[str] = ("-Xmx512M",)) -> list[str]:
+def java_command(main_class: str, *arguments: str, flags: Sequence[str] = SHORT_RUN_FLAGS) -> list[str]:
     """Return the command line for one of Kafka's main classes."""
     logging = f"-Dlog4j2.configurationFile={LIBS / 'log4j2.properties'}"
     return ["java", *flags, logging, "-cp", classpath(), main_class, *arguments]
 
 
 def run_tool(
-    main_class: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0
+    main_class: str,
+    *arguments: str,
+    stdin: str = "",
+    timeout_s: float = 60.0,
+    flags: Sequence[str] = SHORT_RUN_FLAGS,
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command-line tools."""
-    return subprocess.run(
-        java_command(main_class, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s
-    )
+    command = java_command(main_class, *arguments, flags=flags)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class ApacheProcess:
 
 
 @contextmanager
-def broker(**overrides: str) -> Iterator[ApacheProcess]:
+def broker(*, flags: Sequence[str] = BROKER_FLAGS, **overrides: str) -> Iterator[ApacheProcess]:
     """Run a single Apache Kafka node, which is broker and controller."""
     directory = Path(mkdtemp(prefix="headrace-apache-kafka-"))
     port, controller_port = free_ports(2)
@@ -119,10 +125,10 @@ def broker(**overrides: str) -> Iterator[ApacheProcess]:
     }
     properties = directory / "server.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    formatted = run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+    formatted = run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), flags=flags)
     if formatted.returncode:
         raise RuntimeError(f"could not format Apache Kafka's storage: {formatted.stdout}{formatted.stderr}")
-    command = java_command("kafka.Kafka", str(properties), flags=BROKER_FLAGS)
+    command = java_command("kafka.Kafka", str(properties), flags=flags)
     with _process(command, directory, f"127.0.0.1:{port}") as running:
         yield running
 
@@ -162,7 +168,9 @@ def cluster(nodes: int = 3, **overrides: str) -> Iterator[list[ApacheProcess]]:
 
 
 @contextmanager
-def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, str]]) -> Iterator[ApacheProcess]:
+def connect_standalone(
+    worker: dict[str, str], connectors: Sequence[dict[str, str]], *, flags: Sequence[str] = CONNECT_FLAGS
+) -> Iterator[ApacheProcess]:
     """Run Kafka's connect-standalone with one worker configuration and several connector configurations."""
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)
@@ -177,13 +185,13 @@ def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, st
         file = directory / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         files.append(str(file))
-    command = java_command("org.apache.kafka.connect.cli.ConnectStandalone", *files, flags=("-Xms256M", "-Xmx2G"))
+    command = java_command("org.apache.kafka.connect.cli.ConnectStandalone", *files, flags=flags)
     with _process(command, directory, f"127.0.0.1:{port}") as running:
         yield running
 
 
 @contextmanager
-def connect_distributed(worker: Mapping[str, str]) -> Iterator[ApacheProcess]:
+def connect_distributed(worker: Mapping[str, str], *, flags: Sequence[str] = CONNECT_FLAGS) -> Iterator[ApacheProcess]:
     """Run Kafka's connect-distributed, and yield the process when its REST port is open.
 
     The process's `address` is the address of its REST server: the address in `listeners`, or by default a free port of
@@ -194,7 +202,7 @@ def connect_distributed(worker: Mapping[str, str]) -> Iterator[ApacheProcess]:
     settings = {"listeners": f"http://127.0.0.1:{port}", "plugin.discovery": "service_load", **worker}
     file = directory / "worker.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    command = java_command("org.apache.kafka.connect.cli.ConnectDistributed", str(file), flags=("-Xms256M", "-Xmx2G"))
+    command = java_command("org.apache.kafka.connect.cli.ConnectDistributed", str(file), flags=flags)
     with _process(command, directory, settings["listeners"].partition("://")[2]) as running:
         yield running
 

@@ -28,7 +28,7 @@ class ApacheWorker(DistributedWorker):
 
     def start(self) -> ApacheWorker:
         """Start the worker and wait until it is healthy."""
-        self._running = apache.connect_distributed(self.settings)
+        self._running = apache.connect_distributed(self.settings, flags=apache.SHORT_RUN_FLAGS)
         self._apache = self._running.__enter__()
         wait_for(self.is_healthy, "Kafka's worker is healthy", 90, self.log)
         return self

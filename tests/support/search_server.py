@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,8 @@ OPENSEARCH = "org.opensearch.distribution.integ-test-zip:opensearch:2.19.6:zip"
 OPENSEARCH_WITH_SECURITY = "org.opensearch.distribution.integ-test-zip:opensearch:2.19.4:zip"
 _SECURITY_PLUGIN = "org.opensearch.plugin:opensearch-security:2.19.4.0:zip"
 ELASTICSEARCH = "org.elasticsearch.distribution.integ-test-zip:elasticsearch:8.19.21:zip"
+# A flag for tests. The server needs half of the CPU time to start without the optimizing compiler (C2).
+SHORT_RUN_FLAGS = ("-XX:TieredStopAtLevel=1",)
 _START_S = 120.0
 
 
@@ -101,9 +103,9 @@ def _fetch(artifact: str) -> Path:
 
 
 @contextmanager
-def running(artifact: str = OPENSEARCH, **settings: str) -> Iterator[SearchServer]:
-    """Run the server of a Maven artifact. At the end, stop it and remove its data."""
-    with _running(artifact, lambda _: settings, SearchServer("http://127.0.0.1")) as server:
+def running(artifact: str = OPENSEARCH, *, flags: Sequence[str] = (), **settings: str) -> Iterator[SearchServer]:
+    """Run the server of a Maven artifact with additional JVM flags. At the end, stop it and remove its data."""
+    with _running(artifact, flags, lambda _: settings, SearchServer("http://127.0.0.1")) as server:
         yield server
 
 
@@ -114,7 +116,7 @@ def running_with_security(certificates: Certificates) -> Iterator[SearchServer]:
     def secure(home: Path) -> dict[str, str]:
         plugin = _fetch(_SECURITY_PLUGIN).as_uri()
         command = [str(home / "bin" / "opensearch-plugin"), "install", "--batch", plugin]
-        subprocess.run(command, env=_environment("OPENSEARCH"), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, env=_environment("OPENSEARCH", SHORT_RUN_FLAGS), check=True, stdout=subprocess.DEVNULL)
         key, certificate = certificates.server.read_text().split("-----BEGIN CERTIFICATE", 1)
         files = {
             "pemkey": key,
@@ -138,13 +140,13 @@ def running_with_security(certificates: Certificates) -> Iterator[SearchServer]:
         f"Basic {base64.b64encode(b'admin:admin').decode()}",
         certificates.client_context(identify=True),
     )
-    with _running(OPENSEARCH_WITH_SECURITY, secure, client) as server:
+    with _running(OPENSEARCH_WITH_SECURITY, SHORT_RUN_FLAGS, secure, client) as server:
         yield server
 
 
 @contextmanager
 def _running(
-    artifact: str, configure: Callable[[Path], Mapping[str, str]], client: SearchServer
+    artifact: str, flags: Sequence[str], configure: Callable[[Path], Mapping[str, str]], client: SearchServer
 ) -> Iterator[SearchServer]:
     """Run a server. `configure` changes the server's directory and returns more settings. `client` has no port yet."""
     directory = Path(mkdtemp(prefix="headrace-search-"))
@@ -167,7 +169,7 @@ def _running(
             file.chmod(0o755)
         config |= {key.replace("__", "."): value for key, value in configure(home).items()}
         (home / "config" / f"{program}.yml").write_text("".join(f"{key}: {value}\n" for key, value in config.items()))
-        environment = _environment(program.upper() if is_opensearch else "ES")
+        environment = _environment(program.upper() if is_opensearch else "ES", flags)
         command = [str(home / "bin" / program)]
         if os.geteuid() == 0:  # both servers refuse to run as root
             subprocess.run(["chown", "-R", "nobody:nogroup", str(directory)], check=True)
@@ -188,9 +190,13 @@ def _running(
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _environment(prefix: str) -> dict[str, str]:
+def _environment(prefix: str, flags: Sequence[str] = ()) -> dict[str, str]:
     java = Path(shutil.which("java") or "").resolve().parents[1]
-    return {**os.environ, f"{prefix}_JAVA_HOME": str(java), f"{prefix}_JAVA_OPTS": "-Xms512m -Xmx512m"}
+    return {
+        **os.environ,
+        f"{prefix}_JAVA_HOME": str(java),
+        f"{prefix}_JAVA_OPTS": " ".join(("-Xms512m", "-Xmx512m", *flags)),
+    }
 
 
 def _wait(server: SearchServer, process: subprocess.Popen[bytes], log: Path) -> None:
