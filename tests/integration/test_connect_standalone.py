@@ -20,6 +20,7 @@ import pytest
 from headrace.stores import java_hashmap
 from headrace_broker.protocol import KAFKA_VERSION
 from support.ports import free_port
+from support.shared_worker import SharedWorkers
 from support.topics import end_offset, read_topic, write_topic
 from support.worker import RestError, Worker, wait_for
 
@@ -56,8 +57,21 @@ plugin.path=
 """
 
 
+@pytest.fixture(scope="module")
+def shared_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]:
+    with SharedWorkers(tmp_path_factory) as workers:
+        yield workers
+
+
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
+def worker(shared_workers: SharedWorkers) -> Iterator[Worker]:
+    """Return a worker that other tests have used."""
+    with shared_workers.acquire() as running:
+        yield running
+
+
+@pytest.fixture
+def new_worker(tmp_path: Path) -> Iterator[Worker]:
     with Worker(tmp_path) as running:
         yield running
 
@@ -223,15 +237,17 @@ def test_invalid_connector_configuration_is_rejected_with_all_errors(worker: Wor
     assert worker.request("GET", "/connectors") == []
 
 
-def test_admin_loggers_endpoint_changes_log_levels_and_rejects_unknown_levels(tmp_path: Path, worker: Worker) -> None:
-    worker.create("quiet", source(worker, tmp_path / "missing.txt", "quiet"))
-    worker.wait_for_state("quiet", "RUNNING")
-    wait_for(lambda: "[quiet|task-0] Couldn't find file" in worker.log(), "a line with its context")
-    affected = worker.request("PUT", "/admin/loggers/headrace", {"level": "debug"})
+def test_admin_loggers_endpoint_changes_log_levels_and_rejects_unknown_levels(
+    tmp_path: Path, new_worker: Worker
+) -> None:
+    new_worker.create("quiet", source(new_worker, tmp_path / "missing.txt", "quiet"))
+    new_worker.wait_for_state("quiet", "RUNNING")
+    wait_for(lambda: "[quiet|task-0] Couldn't find file" in new_worker.log(), "a line with its context")
+    affected = new_worker.request("PUT", "/admin/loggers/headrace", {"level": "debug"})
     assert "headrace" in affected
-    assert worker.request("GET", "/admin/loggers/headrace")["level"] == "DEBUG"
+    assert new_worker.request("GET", "/admin/loggers/headrace")["level"] == "DEBUG"
     with pytest.raises(RestError) as error:
-        worker.request("PUT", "/admin/loggers/headrace", {"level": "LOUD"})
+        new_worker.request("PUT", "/admin/loggers/headrace", {"level": "LOUD"})
     assert error.value.status == 404
 
 
@@ -485,8 +501,10 @@ def test_sigterm_stops_a_starting_worker_while_a_converter_hangs_in_configure(tm
     assert "Traceback" not in log
 
 
-def test_standalone_worker_without_connectors_starts_only_the_process_of_the_embedded_broker(worker: Worker) -> None:
-    children = psutil.Process(worker.pid).children(recursive=True)
+def test_standalone_worker_without_connectors_starts_only_the_process_of_the_embedded_broker(
+    new_worker: Worker,
+) -> None:
+    children = psutil.Process(new_worker.pid).children(recursive=True)
     assert ["headrace.cli.broker_child" in child.cmdline() for child in children] == [True]
 
 

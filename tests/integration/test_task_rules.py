@@ -7,12 +7,12 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from support.shared_worker import SharedWorkers
 from support.topics import end_offset, read_topic, write_topic
 from support.worker import RestError, Worker, wait_for
 
@@ -172,12 +172,19 @@ class SelfReadingSink(_Journal, SelfReadingSinkTask[JournalConfig]):
 """
 
 
-@pytest.fixture(params=["process"])
-def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worker]:
-    plugins = tmp_path / "plugins"
-    plugins.mkdir()
+@pytest.fixture(scope="module")
+def shared_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]:
+    plugins = tmp_path_factory.mktemp("plugins")
     (plugins / "journal_plugins.py").write_text(PLUGINS)
-    with Worker(tmp_path, {"plugin.path": str(plugins), "task.isolation": request.param}) as running:
+    with SharedWorkers(tmp_path_factory, {"plugin.path": str(plugins)}) as workers:
+        yield workers
+
+
+@pytest.fixture(params=["process"])
+def worker(request: pytest.FixtureRequest, shared_workers: SharedWorkers) -> Iterator[Worker]:
+    with shared_workers.acquire({"task.isolation": request.param}) as running:
+        for file in running.directory.glob("journal*"):
+            file.unlink()
         yield running
 
 
