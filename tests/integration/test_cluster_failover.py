@@ -19,7 +19,7 @@ from headrace_broker.protocol.metadata_records import RegisterBrokerRecord, deco
 from headrace_broker.records.batch import CorruptBatchError, iter_batches
 from headrace_broker.records.reader import read_batch
 from support.cluster import ClusterProcess, running_cluster
-from support.cluster_load import Load, await_in_sync, elect_preferred, leader_of, running_load
+from support.cluster_load import Load, await_in_sync, leader_of, running_load
 from support.raw_client import RawClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.timeout(1200)]
@@ -59,22 +59,15 @@ def bring_back(cluster: ClusterProcess, load: Load, node: int) -> None:
     await_in_sync(cluster.bootstrap_servers, load.topic, 3)
 
 
-def arrange(cluster: ClusterProcess, load: Load, role: str) -> int:
-    """Return the node to kill, after moving the partition's leader and the active controller as `role` requires.
+def replicas_for(cluster: ClusterProcess, role: str) -> list[int]:
+    """Return the brokers for the replicas of a new partition. The first broker becomes the partition's leader.
 
-    If `role` is "both", one node becomes leader and active controller. Otherwise, two different nodes become leader and
-    active controller, and the returned node is the one with the given role. Restarts and elections move the leader and
-    the controller.
+    If `role` is "both", the leader is the active controller. Otherwise, the leader is another node.
     """
-    for _ in range(30):
-        leader, controller = roles(cluster, load)
-        if (leader == controller) is (role == "both"):
-            return controller if role == "controller" else leader
-        cluster.restart_node(random.choice((leader, controller)) if role == "both" else controller)
-        await_in_sync(cluster.bootstrap_servers, load.topic, 3)
-        if role != "both":  # the restart may have moved both roles; the election moves only the leader
-            elect_preferred(cluster.bootstrap_servers, load.topic)
-    raise AssertionError(f"leader {leader}, controller {controller} after 30 restarts")
+    controller = cluster.active_controller()
+    others = [node for node in range(1, cluster.nodes + 1) if node != controller]
+    random.shuffle(others)
+    return [controller, *others] if role == "both" else [*others, controller]
 
 
 def listed(pauses: list[float]) -> str:
@@ -94,9 +87,13 @@ def test_leader_and_active_controller_on_a_killed_node_are_replaced_within_the_t
 ) -> None:
     pauses = []
     for turn in range(times):
-        with running_load(cluster.bootstrap_servers, f"killed-{role}-{times}-{turn}", partitions=1) as load:
+        assignment = [replicas_for(cluster, role)]
+        topic = f"killed-{role}-{times}-{turn}"
+        with running_load(cluster.bootstrap_servers, topic, replica_assignment=assignment) as load:
             await_in_sync(cluster.bootstrap_servers, load.topic, 3)
-            victim = arrange(cluster, load, role)
+            leader, controller = roles(cluster, load)
+            assert (leader == controller) is (role == "both")
+            victim = controller if role == "controller" else leader
             load.await_acknowledged(200)
             killed_s = time.monotonic()
             cluster.kill(victim)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -165,9 +165,23 @@ class Load:
 
 
 @contextmanager
-def running_load(bootstrap_servers: str, topic: str, partitions: int = 6, **settings: object) -> Iterator[Load]:
-    """Run a load on a new topic. At the end of the block, the load is stopped and its records are verified."""
-    create_topic(bootstrap_servers, topic, partitions)
+def running_load(
+    bootstrap_servers: str,
+    topic: str,
+    partitions: int = 6,
+    replica_assignment: Sequence[Sequence[int]] | None = None,
+    **settings: object,
+) -> Iterator[Load]:
+    """Run a load on a new topic. At the end of the block, the load is stopped and its records are verified.
+
+    `replica_assignment` lists the brokers of each partition's replicas. It replaces `partitions`.
+    """
+    if replica_assignment is None:
+        create_topic(bootstrap_servers, topic, partitions)
+    else:
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        new_topic = NewTopic(topic, len(replica_assignment), replica_assignment=replica_assignment)
+        admin.create_topics([new_topic])[topic].result(30)
     load = Load(bootstrap_servers, topic, **settings)
     load.start()
     try:
