@@ -24,7 +24,7 @@ _IN_CI_S = 100
 _PROVING_S = int(os.environ.get("FAULT_SECONDS", "1800"))
 _SEED = int(os.environ.get("FAULT_SEED", random.randrange(1 << 31)))
 
-pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.timeout(_PROVING_S + 900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(_PROVING_S + 900)]
 
 
 @pytest.mark.parametrize(

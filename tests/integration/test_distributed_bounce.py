@@ -27,7 +27,7 @@ _IN_CI_S = 180
 _PROVING_S = int(os.environ.get("BOUNCE_SECONDS", "600"))
 _SEED = int(os.environ.get("BOUNCE_SEED", random.randrange(1 << 31)))
 
-pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.timeout(_PROVING_S + 900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(_PROVING_S + 900)]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import await_in_sync, create_topic, running_load
 
-pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def quorum_status(cluster: ClusterProcess, node: int) -> subprocess.CompletedProcess[str]:

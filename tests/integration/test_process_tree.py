@@ -16,7 +16,7 @@ import pytest
 from headrace.cli.worker_process import SIGNAL_REPEAT_S
 from support.worker import Worker
 
-pytestmark = [pytest.mark.integration, pytest.mark.serial]
+pytestmark = pytest.mark.integration
 
 PLUGIN = """
 import ctypes, os, subprocess, sys, time
@@ -107,6 +107,7 @@ def _sleepers(pid: int, names: set[str]) -> int:
     return sum("sleep 1000" in line or "setsid" in line for line in lines)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGQUIT])
 def test_all_descendants_of_a_dying_worker_are_killed_within_one_second(worker: Worker, number: int) -> None:
     everyone = create_hanging(worker)
@@ -127,6 +128,7 @@ def _in_group(pid: int) -> bool:
         return False
 
 
+@pytest.mark.serial
 def test_children_of_a_killed_fork_server_are_killed_and_a_new_fork_server_starts(worker: Worker) -> None:
     create_hanging(worker)
     server = next(c for c in psutil.Process(worker.pid).children() if "headrace.runtime.fork_server" in c.cmdline())
@@ -138,6 +140,7 @@ def test_children_of_a_killed_fork_server_are_killed_and_a_new_fork_server_start
     assert "Task hang-0: failed" not in worker.log()
 
 
+@pytest.mark.serial
 def test_trace_of_a_crashed_task_names_the_signal_and_the_child_processes_of_the_task_are_killed(
     worker: Worker,
 ) -> None:
@@ -150,6 +153,7 @@ def test_trace_of_a_crashed_task_names_the_signal_and_the_child_processes_of_the
     assert wait_until(lambda: _sleepers(worker.pid, set()) == 2, 1.0), "only the neighbour's children are left"
 
 
+@pytest.mark.serial
 def test_hung_task_of_a_deleted_connector_is_killed_after_the_graceful_timeout(worker: Worker) -> None:
     create_hanging(worker)
     started = time.monotonic()
@@ -158,6 +162,7 @@ def test_hung_task_of_a_deleted_connector_is_killed_after_the_graceful_timeout(w
     assert wait_until(lambda: _sleepers(worker.pid, set()) == 0, 1.0)
 
 
+@pytest.mark.serial
 def test_hung_connector_does_not_delay_other_connectors(worker: Worker) -> None:
     started = time.monotonic()
     worker.create("stuck", {"connector.class": "HangingConnector"})
@@ -201,6 +206,7 @@ def _command_line(process: psutil.Process) -> list[str]:
         return []  # the process has exited in the meantime
 
 
+@pytest.mark.serial
 def test_repeated_signal_within_two_seconds_does_not_abort_the_clean_shutdown(worker: Worker) -> None:
     everyone = create_hanging(worker)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
@@ -211,6 +217,7 @@ def test_repeated_signal_within_two_seconds_does_not_abort_the_clean_shutdown(wo
     assert not living(everyone)
 
 
+@pytest.mark.serial
 def test_second_signal_after_more_than_two_seconds_terminates_the_worker_immediately(worker: Worker) -> None:
     everyone = create_hanging(worker)
     os.kill(worker.pid, signal.SIGTERM)
@@ -235,6 +242,7 @@ def test_worker_start_on_a_rest_port_in_use_fails_with_an_error_without_a_traceb
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.serial
 def test_ctrl_c_stops_the_worker_while_a_connector_hangs_in_start(tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
@@ -264,6 +272,7 @@ def test_worker_start_with_a_data_directory_in_use_fails_with_an_error_without_a
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.serial
 def test_fork_server_that_is_still_importing_dies_with_the_worker(tmp_path: Path) -> None:
     (tmp_path / "msgspec.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(1000)\n")
     worker = (
@@ -302,6 +311,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.serial
 def test_fork_server_that_hangs_in_an_import_dies_with_the_worker(tmp_path: Path) -> None:
     """The module hangs in the second process that imports it, which is the fork server."""
     first, second = str(tmp_path / "first"), tmp_path / "second"
