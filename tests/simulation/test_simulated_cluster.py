@@ -41,7 +41,7 @@ def _outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("first", "count"),
-    [(0, 20), pytest.param(20, 40, marks=pytest.mark.slow), pytest.param(60, 40, marks=pytest.mark.slow)],
+    [(0, 10), pytest.param(10, 45, marks=pytest.mark.slow), pytest.param(55, 45, marks=pytest.mark.slow)],
 )
 def test_simulated_clusters_of_one_hundred_seeds_lose_and_duplicate_no_record(first: int, count: int) -> None:
     _outputs([_run("--seed", str(first), "--count", str(count))])
