@@ -10,11 +10,12 @@ DEMO_DIR ?= build/demo
 DEMO_CONNECTORS_DIR ?= build/demo-connectors
 DEMO_ROWS ?= 50000
 PYTEST   := $(BIN)/python -m pytest
-# Two tests at a time. `worksteal` balances small tests; `loadfile` keeps a file's tests, and the servers that they share, in one process.
-UNIT     := $(PYTEST) -n 2 --dist worksteal tests/unit tests/property
+# Three tests at a time for two processors, because some tests wait. `worksteal` balances small tests.
+UNIT     := $(PYTEST) -n 3 --dist worksteal tests/unit tests/property
 # CI runs a failed test with real processes a second time and lists it as RERUN, because other programs use CI's processors too.
 AGAIN    := $(if $(CI),--reruns 1 --rerun-show-tracebacks)
-PARALLEL := $(PYTEST) $(AGAIN) -n 2 --dist loadfile
+# `loadfile` keeps the tests of a file, and the servers that they share, in one process. tests/conftest.py orders the files.
+PARALLEL := $(PYTEST) $(AGAIN) -n 3 --dist loadfile --no-loadscope-reorder
 SERVERS  := tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
 SERIAL   := $(PYTEST) $(AGAIN) tests/integration tests/fuzz tests/wire
 QUICK    := not jvm and not slow and not prove
@@ -65,7 +66,7 @@ check: $(STAMP) build ## check format, lint, types and import rules
 test-unit: $(STAMP) build ## run the unit and property tests
 	@$(UNIT) -m "$(QUICK)"
 
-test: $(STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 8 minutes)
+test: $(STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 9 minutes)
 	@$(PARALLEL) $(SERVERS) -m "$(QUICK) and not serial"
 	@$(SERIAL) -m "$(QUICK) and serial"
 

@@ -11,6 +11,27 @@ from hypothesis import settings
 
 from support.examples import examples
 
+LONGEST_FILES = (
+    "test_lakehouse_conformance.py",
+    "test_distributed_bounce.py",
+    "test_cluster_faults.py",
+    "test_simulated_cluster.py",
+    "test_connect_distributed_jvm.py",
+    "test_jvm_tools.py",
+    "test_lakehouse_crashes.py",
+    "test_demo_kills.py",
+    "test_offsets_expiry.py",
+    "test_lakehouse_sink.py",
+    "test_task_rules.py",
+    "test_distributed_groups.py",
+    "test_elasticsearch_security.py",
+    "test_elasticsearch_sink.py",
+    "test_connector_chain.py",
+    "test_connectors_demo.py",
+    "test_s3_kills.py",
+)
+"""The files that need more than half a minute. They run first, so that no process runs one of them alone at the end."""
+
 # Other programs use the processors too, so no example has a deadline.
 settings.register_profile("headrace", settings.default, max_examples=examples(100), deadline=None)
 settings.load_profile("headrace")
@@ -32,6 +53,12 @@ def pytest_collection() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests of LONGEST_FILES to the front. Makefile's `--no-loadscope-reorder` keeps this order."""
+    positions = {name: position for position, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: positions.get(item.path.name, len(positions)))
 
 
 def pytest_unconfigure() -> None:
