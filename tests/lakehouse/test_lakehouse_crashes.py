@@ -25,8 +25,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
+EXIT_S = 5.0
+"""The processes exit within a second, except on a busy machine. Other tests run at the same time."""
 TOPICS = {"one": 1, "three": 3}
 SCHEMA = b'{"type":"struct","fields":[{"type":"int64","optional":false,"field":"n"}],"optional":false}'
 
@@ -84,7 +86,7 @@ class TaskProcess:
             time.sleep(0.02)
 
     def stop(self, timeout_s: float) -> None:
-        """Stop the task. Its process must exit within `timeout_s`, and all child processes within a second."""
+        """Stop the task. Its process must exit within `timeout_s`, and all child processes soon after it."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         self.send_command("stop")
         assert self._process.wait(timeout_s) == 0, "\n".join(self.lines[-40:])
@@ -105,7 +107,7 @@ class TaskProcess:
         assert_exited(children)
 
     def kill(self) -> None:
-        """Kill only the task's process with SIGKILL. All its child processes must exit within a second."""
+        """Kill only the task's process with SIGKILL. All its child processes must exit soon."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         assert self._process.poll() is None, "\n".join(self.lines[-40:])
         assert self._process.stdin is not None
@@ -116,8 +118,8 @@ class TaskProcess:
 
 
 def assert_exited(processes: list[psutil.Process]) -> None:
-    """Assert that `processes` exit within a second. Zombies count as exited."""
-    deadline = time.monotonic() + 1
+    """Assert that `processes` exit soon. Zombies count as exited."""
+    deadline = time.monotonic() + EXIT_S
     while alive := [process for process in processes if is_alive(process)]:
         assert time.monotonic() < deadline, alive
         time.sleep(0.02)
