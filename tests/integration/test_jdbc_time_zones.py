@@ -147,6 +147,8 @@ def test_current_row_with_a_datetime_in_utc_is_not_read_before_its_second_has_en
 ) -> None:
     mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY AUTO_INCREMENT, at datetime NOT NULL)")
+    # The task must read the table within the second of the current row, so start at the beginning of a second.
+    mysql_database.execute("DO SLEEP(1 - microsecond(utc_timestamp(6)) / 1000000)")
     mysql_database.execute("INSERT INTO t (at) VALUES (utc_timestamp() - interval 1 day), (utc_timestamp())")
     mysql_database.execute("INSERT INTO t (at) VALUES (utc_timestamp() + interval 1 hour)")
     assert _ids({**mysql_props, "mode": "timestamp", "timestamp.column.name": "at"}, Offsets()) == [1]

@@ -138,7 +138,8 @@ def values(bootstrap_servers: str) -> set[bytes]:
 
 
 def leftover_directories(cluster: ClusterProcess) -> list[Path]:
-    return [path for path in cluster.directory.rglob(f"{TOPIC}-*") if path.name.endswith(("-delete", "-stray"))]
+    found = cluster.directory.glob(f"node-*/data/{TOPIC}-*")
+    return [path for path in found if path.name.endswith(("-delete", "-stray"))]
 
 
 def churn(cluster: ClusterProcess, cycles: int) -> None:
