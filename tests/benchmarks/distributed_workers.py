@@ -108,6 +108,15 @@ def systems() -> list[System]:
     return [System("headrace"), System("Apache Connect")]
 
 
+_SETTINGS_OF_TESTS = {
+    "heartbeat.interval.ms",
+    "session.timeout.ms",
+    "scheduled.rebalance.max.delay.ms",
+    "offset.flush.interval.ms",
+    "offset.storage.partitions",
+}
+
+
 def settings(address: str, **more: str) -> dict[str, str]:
     """Return the settings of a worker in a new group, with Kafka's defaults for delays and timeouts."""
     group = f"bench-{time.time_ns()}"
@@ -135,10 +144,8 @@ def running_worker(system: System, properties: dict[str, str]) -> Iterator[Group
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="headrace-bench-")))
             ours = DistributedWorker(directory, properties["bootstrap.servers"], properties)
             # Kafka's defaults instead of those of the tests
-            for key in ("heartbeat.interval.ms", "session.timeout.ms", "scheduled.rebalance.max.delay.ms"):
-                if key not in properties:
-                    del ours.settings[key]
-            ours.settings.pop("offset.storage.partitions")
+            for key in _SETTINGS_OF_TESTS - properties.keys():
+                del ours.settings[key]
             stack.enter_context(ours)
             worker = GroupWorker(ours.url.removeprefix("http://"), ours.pid, 0.0)
         else:

@@ -56,7 +56,11 @@ class Systems:
 @contextmanager
 def systems_under_test(directory: Path, address: str, connector: str, **theirs: str) -> Iterator[Systems]:
     """Run both workers with the broker at `address`. `theirs` are additional settings of Apache's worker."""
-    settings = {"bootstrap.servers": address, "offset.storage.file.filename": str(directory / "offsets")}
+    settings = {
+        "bootstrap.servers": address,
+        "offset.storage.file.filename": str(directory / "offsets"),
+        "offset.flush.interval.ms": "60000",  # Kafka's default, instead of the short interval of the tests
+    }
     plugins = _plugins(connector)
     with ExitStack() as stack:
         ours = stack.enter_context(Worker(directory, settings))
