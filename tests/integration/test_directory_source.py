@@ -164,8 +164,7 @@ def test_distributed_directory_source_tasks_share_the_files_and_apply_a_permitte
     ):
         workers[0].create("files", props)
         workers[0].wait_for_state("files", "RUNNING", 60)
-        tasks = workers[1].status("files")["tasks"]
-        assert sorted(task["id"] for task in tasks) == [0, 1]
+        wait_for(lambda: [task["id"] for task in workers[1].status("files")["tasks"]] == [0, 1], "two tasks")
         for number in range(10, 20):
             writing.write(str(number))
         done = tmp_path / "done"

@@ -601,3 +601,17 @@ def test_simulation_counts_members_of_an_uncommitted_isr_before_it_kills_a_broke
         assert not cluster.may_kill(cluster.machines[4])
 
     run_scenario(scenario)
+
+
+@pytest.mark.parametrize("can_sync", [True, False])
+def test_simulation_counts_a_stop_as_clean_only_if_the_node_could_sync_its_logs(can_sync: bool) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        await create_topic(min_insync=1)
+        assert await produce(await connect(4), b"replicated", acks=-1) == ErrorCode.NONE
+        machine = cluster.machines[5]
+        if not can_sync:
+            machine.disk.sync_error = OSError(errno.EIO, os.strerror(errno.EIO))
+        await cluster.stop(machine)
+        assert (machine.unclean_shutdown_epoch is None) == can_sync
+
+    run_scenario(scenario)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any, TypeVar
 
+from headrace_broker.log.checkpoints import CLEAN_SHUTDOWN_FILE
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.metadata.image import MetadataImage, PartitionImage
 from headrace_broker.server.config import BrokerConfig
@@ -426,6 +427,8 @@ class SimulatedCluster:
             if stopping.exception() is not None:
                 raise Violation(f"{machine.name} failed to stop: {stopping.exception()!r}")
             self.log_event(f"{machine.name} has stopped")
+            if not machine.disk.files.exists(f"{_DIRECTORY}/{CLEAN_SHUTDOWN_FILE}"):  # it could not sync its logs
+                self._mark_unclean(machine)
             self._kill(machine)
         else:
             self.kill(machine)
