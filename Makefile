@@ -66,7 +66,7 @@ check: $(STAMP) build ## check format, lint, types and import rules
 test-unit: $(STAMP) build ## run the unit and property tests
 	@$(UNIT) -m "$(QUICK)"
 
-test: $(STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 9 minutes)
+test: $(STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 10 minutes)
 	@$(PARALLEL) $(SERVERS) -m "$(QUICK) and not serial"
 	@$(SERIAL) -m "$(QUICK) and serial"
 
