@@ -179,9 +179,7 @@ def running_load(
     if replica_assignment is None:
         create_topic(bootstrap_servers, topic, partitions)
     else:
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-        new_topic = NewTopic(topic, len(replica_assignment), replica_assignment=replica_assignment)
-        admin.create_topics([new_topic])[topic].result(30)
+        _create(bootstrap_servers, NewTopic(topic, len(replica_assignment), replica_assignment=replica_assignment))
     load = Load(bootstrap_servers, topic, **settings)
     load.start()
     try:
@@ -194,8 +192,12 @@ def running_load(
 
 def create_topic(bootstrap_servers: str, topic: str, partitions: int, replication: int = 3) -> None:
     """Create a topic and wait until it exists."""
+    _create(bootstrap_servers, NewTopic(topic, partitions, replication))
+
+
+def _create(bootstrap_servers: str, topic: NewTopic) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, partitions, replication)])[topic].result(30)
+    admin.create_topics([topic])[topic.topic].result(30)
 
 
 def leader_of(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
