@@ -1,4 +1,4 @@
-"""A timer that may expire early, so that setting it rarely costs anything."""
+"""A timer that may expire early. In return, most calls that set it cost almost nothing."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Batch:
 
     @property
     def has_null_values(self) -> bool:
-        """Whether the value of at least one record is null. Values in columnar form are never null and stay in it."""
+        """Whether at least one value is null. Values in columnar form are never null, so they are not converted."""
         return self.compact is None and None in self.values
 
     def __len__(self) -> int:
