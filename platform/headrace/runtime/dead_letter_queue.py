@@ -1,18 +1,18 @@
 """The dead letter queue of a task: a topic that receives failed records (KIP-298).
 
 Every kind of task uses it. The DLQ records of sinks contain the original bytes. The context headers, with Connect's
-names, describe where and why a record failed.
+names, describe where and why a record failed. They contain no secrets of the configuration, and the middle of a long
+message or stack trace is omitted, so that the DLQ record does not exceed the size limit because of them.
 """
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from headrace.api.errors import ConnectError
-from headrace.runtime import client_configs
+from headrace.runtime import client_configs, traces
 from headrace.runtime.error_policy import DeadLetterQueueConfig, Failure
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
@@ -85,10 +85,10 @@ class DeadLetterQueue:
             "stage": failure.stage.value,
             "class.name": failure.class_name,
             "exception.class.name": f"{type(error).__module__}.{type(error).__qualname__}",
-            "exception.message": str(error),
-            "exception.stacktrace": "".join(traceback.format_exception(error)),
+            "exception.message": traces.message_of(error),
+            "exception.stacktrace": traces.trace_of(error),
         }
-        return [(_CONTEXT_PREFIX + name, text.encode()) for name, text in fields.items()]
+        return [(_CONTEXT_PREFIX + name, text.encode(errors="backslashreplace")) for name, text in fields.items()]
 
 
 def origin_of(topic: str, partition: int, offset: int) -> dict[str, str]:

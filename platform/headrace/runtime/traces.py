@@ -15,12 +15,17 @@ def trace_of(error: BaseException) -> str:
     return _shorten(logs.secrets.mask("".join(traceback.format_exception(error))))
 
 
-def _shorten(trace: str) -> str:
-    omitted = len(trace) - TRACE_LENGTH_MAX
+def message_of(error: BaseException) -> str:
+    """Return the message of an error with masked secrets. The middle of a long message is omitted."""
+    return _shorten(logs.secrets.mask(str(error)))
+
+
+def _shorten(text: str) -> str:
+    omitted = len(text) - TRACE_LENGTH_MAX
     if omitted <= 0:
-        return trace
+        return text
     end = TRACE_LENGTH_MAX // 4
-    return f"{trace[: TRACE_LENGTH_MAX - end]}\n... {omitted} characters omitted ...\n{trace[-end:]}"
+    return f"{text[: TRACE_LENGTH_MAX - end]}\n... {omitted} characters omitted ...\n{text[-end:]}"
 
 
 def exception_line(trace: str) -> str:

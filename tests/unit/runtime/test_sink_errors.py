@@ -16,6 +16,7 @@ from headrace.api.errors import ConnectError, DataError
 from headrace.converters.string_converter import StringConverter
 from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
+from headrace.metrics import logs
 from headrace.runtime.conversion import Converters, RawPart
 from headrace.runtime.counters import Counters
 from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
@@ -121,6 +122,23 @@ def test_record_that_a_sink_task_reports_is_sent_to_the_dlq_immediately_with_its
     batch = SinkBatch("t", ["x", "y"], partition=1, offsets=[13, 14], raw=FETCHED)
     errors.report_at(batch, 1, DataError("no"))
     assert producer.sent[-1].values == [b"14"]
+
+
+def test_context_headers_contain_no_secrets_and_omit_the_middle_of_a_long_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secrets = logs.Secrets()
+    secrets.add(["hunter2-password"])
+    monkeypatch.setattr(logs, "secrets", secrets)
+    errors, producer, _ = make()
+    errors.report(record(16), DataError(f"hunter2-password is wrong: \udc80{'x' * 2_000_000}"))
+    headers = {name: value or b"" for name, value in (producer.sent[0].headers or [[]])[0]}
+    for name in ("exception.message", "exception.stacktrace"):
+        text = headers[f"__connect.errors.{name}"]
+        assert b"hunter2" not in text
+        assert rb" is wrong: \udc80xxx" in text
+        assert b"characters omitted" in text
+        assert len(text) < 100_000
 
 
 def test_future_of_an_error_report_completes_when_the_dlq_record_is_acknowledged() -> None:
