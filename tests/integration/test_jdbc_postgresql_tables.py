@@ -308,7 +308,7 @@ def test_connection_can_be_used_after_a_cursor_is_closed_before_its_last_row(
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_error_of_a_query_that_fails_while_it_is_read_is_the_error_of_the_server(
+def test_query_that_fails_while_its_rows_are_fetched_is_reported_with_the_error_of_the_server(
     database: Database, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE numbers (id int PRIMARY KEY)")

@@ -64,13 +64,17 @@ def test_tracked_source_offset_does_not_change_if_the_task_modifies_its_offset_d
     assert tracker.committable() == [({"file": "a"}, {"n": 1})]
 
 
-def test_removal_of_a_source_offset_is_committable_after_earlier_batches_unless_a_later_offset_replaces_it() -> None:
+def test_source_offset_is_removed_after_earlier_batches_are_acknowledged() -> None:
     tracker = OffsetsTracker()
     first = tracker.submit(A, {"n": 1}, 1)
     tracker.submit_removal(A)
     assert tracker.committable() == []
     first.acknowledge()
     assert tracker.committable() == [(A, None)]
+
+
+def test_source_offset_is_not_removed_if_a_later_offset_replaces_it() -> None:
+    tracker = OffsetsTracker()
     tracker.submit_removal(A)
     tracker.submit(A, {"n": 2}, 0)
     assert tracker.committable() == [(A, {"n": 2})]

@@ -1,4 +1,4 @@
-"""Tests of the warm-up, in which the fork server runs tasks in its own process so that forked tasks start faster."""
+"""Tests of the warm-up: the fork server itself runs tasks before it forks, so that the forked tasks use less memory."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Quorum:
         return future
 
     def _log_rejected_request(self, request: Any, host: str, response: asyncio.Future[Response]) -> None:
-        """Log a rejected request. An error that correctly configured voters also receive is not logged."""
+        """Log a rejected request, unless voters can receive its error although they are configured correctly."""
         errors = set() if response.cancelled() else _error_codes(response.result())
         if not errors - {ErrorCode.FENCED_LEADER_EPOCH}:
             return
