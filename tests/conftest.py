@@ -25,6 +25,7 @@ LONGEST_FILES = (
     "test_task_rules.py",
     "test_distributed_groups.py",
     "test_elasticsearch_security.py",
+    "test_elasticsearch_api_key.py",
     "test_elasticsearch_sink.py",
     "test_connector_chain.py",
     "test_connectors_demo.py",

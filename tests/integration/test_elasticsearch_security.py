@@ -16,9 +16,9 @@ from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
 from support.certificates import Certificates, create_certificates
+from support.credentials_change import check_credentials_change
 from support.elasticsearch_task import put_until_error
 from support.search_server import SearchServer
-from support.worker import Worker, wait_for
 
 pytestmark = [
     pytest.mark.integration,
@@ -34,7 +34,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def server(certificates: Certificates) -> Iterator[SearchServer]:
-    with search_server.running_with_security(certificates) as running:
+    with search_server.running_opensearch_with_security(certificates) as running:
         yield running
 
 
@@ -100,30 +100,11 @@ def test_password_change_on_the_server_fails_the_task_and_all_documents_are_stor
     user = "/_plugins/_security/api/internalusers/loader"
     server.request("PUT", user, {"password": "first-Secret-77", "backend_roles": ["admin"]})
     settings = props(server, certificates, connection__username="loader", connection__password="first-Secret-77")
-    config = settings | {"connector.class": "ElasticsearchSinkConnector", "topics": "rotated", "tasks.max": "1"}
-    source = tmp_path / "lines.txt"
-    source.write_text("")
-    with Worker(tmp_path) as worker:
-        lines = {"connector.class": "FileStreamSource", "topic": "rotated", "file": str(source)}
-        hoist = {"transforms": "hoist", "transforms.hoist.field": "line", "transforms.hoist.type": "HoistField$Value"}
-        worker.create("source", lines | hoist)
-        worker.create("sink", config)
 
-        def append(first: int, end: int) -> None:
-            with source.open("a") as file:
-                file.writelines(f"line {number}\n" for number in range(first, end))
-
-        def stored() -> set[str]:
-            return {document["line"] for document in server.documents("rotated").values()}
-
-        append(0, 100)
-        wait_for(lambda: "rotated" in server.indexes() and len(stored()) == 100, "the first lines", 60, worker.log)
+    def change_password() -> dict[str, str]:
         server.request("PUT", user, {"password": "second-Secret-78", "backend_roles": ["admin"]})
-        append(100, 200)
-        worker.wait_for_task_state("sink", 0, "FAILED")
-        trace = worker.status("sink")["tasks"][0]["trace"]
-        assert f"Elasticsearch at {server.url}" in trace
-        assert "status 401" in trace
-        worker.request("PUT", "/connectors/sink/config", config | {"connection.password": "second-Secret-78"})
-        wait_for(lambda: len(stored()) == 200, "all lines", 60, worker.log)
-        assert stored() == {f"line {number}" for number in range(200)}
+        return {"connection.password": "second-Secret-78"}
+
+    trace = check_credentials_change(tmp_path, server, "rotated", settings, change_password)
+    assert f"Elasticsearch at {server.url}" in trace
+    assert "status 401" in trace

@@ -26,10 +26,15 @@ ROOT = Path(__file__).resolve().parents[2]
 OPENSEARCH = "org.opensearch.distribution.integ-test-zip:opensearch:2.19.6:zip"
 OPENSEARCH_WITH_SECURITY = "org.opensearch.distribution.integ-test-zip:opensearch:2.19.4:zip"
 _SECURITY_PLUGIN = "org.opensearch.plugin:opensearch-security:2.19.4.0:zip"
+# This distribution contains the modules x-pack-core and x-pack-security.
 ELASTICSEARCH = "org.elasticsearch.distribution.integ-test-zip:elasticsearch:8.19.21:zip"
+_EMAIL_ANALYSIS = Path(__file__).with_name("EmailAnalysis.java")
 # A flag for tests. The server needs half of the CPU time to start without the optimizing compiler (C2).
 SHORT_RUN_FLAGS = ("-XX:TieredStopAtLevel=1",)
 _START_S = 120.0
+_CERTIFICATE_START = "-----BEGIN CERTIFICATE"
+_BCRYPT_ADMIN = "$2a$04$headraceheadraceheadrec5M/DPIVFIzkEEIeFcz5jOaA6Q7RdAq"
+"""The bcrypt hash of the password admin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,38 +115,103 @@ def running(artifact: str = OPENSEARCH, *, flags: Sequence[str] = (), **settings
 
 
 @contextmanager
-def running_with_security(certificates: Certificates) -> Iterator[SearchServer]:
+def running_opensearch_with_security(certificates: Certificates) -> Iterator[SearchServer]:
     """Run OpenSearch with its security plug-in: https, client certificates, and the user admin (password admin)."""
 
     def secure(home: Path) -> dict[str, str]:
         plugin = _fetch(_SECURITY_PLUGIN).as_uri()
         command = [str(home / "bin" / "opensearch-plugin"), "install", "--batch", plugin]
         subprocess.run(command, env=_environment("OPENSEARCH", SHORT_RUN_FLAGS), check=True, stdout=subprocess.DEVNULL)
-        key, certificate = certificates.server.read_text().split("-----BEGIN CERTIFICATE", 1)
-        files = {
-            "pemkey": key,
-            "pemcert": f"-----BEGIN CERTIFICATE{certificate}",
-            "pemtrustedcas": certificates.authority.read_text(),
-        }
         settings = {
             "plugins__security__ssl__http__enabled": "true",
             "plugins__security__ssl__http__clientauth_mode": "REQUIRE",
             "plugins__security__allow_default_init_securityindex": "true",
             "plugins__security__restapi__roles_enabled": '["all_access"]',
         }
-        for name, text in files.items():
-            (home / "config" / f"{name}.pem").write_text(text)
+        files = {
+            "pemkey": _write_server_key(home, certificates),
+            "pemcert": _write_server_certificate(home, certificates),
+            "pemtrustedcas": _write(home, "authority.pem", certificates.authority.read_text()),
+        }
+        for name, file in files.items():
             for layer in ("http", "transport"):
-                settings[f"plugins__security__ssl__{layer}__{name}_filepath"] = f"{name}.pem"
+                settings[f"plugins__security__ssl__{layer}__{name}_filepath"] = file
         return settings
 
-    client = SearchServer(
-        "https://127.0.0.1",
-        f"Basic {base64.b64encode(b'admin:admin').decode()}",
-        certificates.client_context(identify=True),
-    )
+    client = _admin(certificates, identify=True)
     with _running(OPENSEARCH_WITH_SECURITY, SHORT_RUN_FLAGS, secure, client) as server:
         yield server
+
+
+@contextmanager
+def running_elasticsearch_with_security(certificates: Certificates) -> Iterator[SearchServer]:
+    """Run Elasticsearch with its security features: https, API keys, and the user admin (password admin)."""
+
+    def secure(home: Path) -> dict[str, str]:
+        _install_email_analysis(home)
+        _write(home, "users", f"admin:{_BCRYPT_ADMIN}\n")
+        _write(home, "users_roles", "superuser:admin\n")
+        return {
+            "xpack__security__enabled": "true",
+            "xpack__security__http__ssl__enabled": "true",
+            "xpack__security__http__ssl__key": _write_server_key(home, certificates),
+            "xpack__security__http__ssl__certificate": _write_server_certificate(home, certificates),
+        }
+
+    with _running(ELASTICSEARCH, SHORT_RUN_FLAGS, secure, _admin(certificates, identify=False)) as server:
+        yield server
+
+
+def _install_email_analysis(home: Path) -> None:
+    """Compile the plug-in EmailAnalysis and install it. The file of the plug-in says what it is for."""
+    directory = home / "plugins" / "email-analysis"
+    classes = home / "email-analysis-classes"
+    command = ["javac", "--release", "17", "-cp", str(home / "lib" / "*"), "-d", str(classes), str(_EMAIL_ANALYSIS)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    directory.mkdir()
+    with zipfile.ZipFile(directory / "email-analysis.jar", "w") as jar:
+        for file in classes.rglob("*.class"):
+            jar.write(file, file.relative_to(classes))
+    version = ELASTICSEARCH.split(":")[2]
+    descriptor = {
+        "name": "email-analysis",
+        "description": "Components of the analyzer for email addresses",
+        "version": "1",
+        "elasticsearch.version": version,
+        "java.version": "17",
+    }
+    text = "".join(f"{key}={value}\n" for key, value in descriptor.items())
+    (directory / "stable-plugin-descriptor.properties").write_text(text)
+    prefix, api = "headrace.tests.EmailAnalysis$", "org.elasticsearch.plugin.analysis"
+    components = {
+        f"{api}.TokenizerFactory": {"uax_url_email": f"{prefix}UrlEmailTokenizer"},
+        f"{api}.TokenFilterFactory": {
+            "pattern_capture": f"{prefix}PatternCaptureFilter",
+            "unique": f"{prefix}UniqueFilter",
+        },
+    }
+    (directory / "named_components.json").write_text(json.dumps(components))
+
+
+def _admin(certificates: Certificates, *, identify: bool) -> SearchServer:
+    """Return a client for the user admin. If `identify` is True, the client sends its certificate."""
+    authorization = f"Basic {base64.b64encode(b'admin:admin').decode()}"
+    return SearchServer("https://127.0.0.1", authorization, certificates.client_context(identify=identify))
+
+
+def _write_server_key(home: Path, certificates: Certificates) -> str:
+    return _write(home, "server.key", certificates.server.read_text().partition(_CERTIFICATE_START)[0])
+
+
+def _write_server_certificate(home: Path, certificates: Certificates) -> str:
+    _, start, text = certificates.server.read_text().partition(_CERTIFICATE_START)
+    return _write(home, "server.crt", start + text)
+
+
+def _write(home: Path, name: str, text: str) -> str:
+    """Write a file in the server's configuration directory. Return its name."""
+    (home / "config" / name).write_text(text)
+    return name
 
 
 @contextmanager
