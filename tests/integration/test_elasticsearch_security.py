@@ -94,6 +94,27 @@ def test_validation_errors_and_task_errors_name_the_server_that_denies_access(
         put_until_error({**settings, "max.retries": "0"}, [record(0)])
 
 
+def test_user_with_privileges_for_one_index_only_passes_validation_and_stores_documents(
+    server: SearchServer, certificates: Certificates
+) -> None:
+    security = "/_plugins/_security/api"
+    actions = ["create_index", "write", "indices:admin/get", "indices:admin/mappings/get", "indices:admin/mapping/put"]
+    role = {
+        "cluster_permissions": ["indices:data/write/bulk"],
+        "index_permissions": [{"index_patterns": ["limited"], "allowed_actions": actions}],
+    }
+    server.request("PUT", f"{security}/roles/writer", role)
+    server.request("PUT", f"{security}/internalusers/writer", {"password": "limited-Secret-79"})
+    server.request("PUT", f"{security}/rolesmapping/writer", {"users": ["writer"]})
+    settings = props(server, certificates, connection__username="writer", connection__password="limited-Secret-79")
+    assert errors(settings) == {}
+    records = [record(offset).replace(topic="limited") for offset in range(5)]
+    assert run_sink(ElasticsearchSinkConnector, settings, records).committed == {("limited", 0): 5}
+    assert sorted(server.documents("limited")) == [f"limited+0+{offset}" for offset in range(5)]
+    with pytest.raises(ConnectError, match=r"/items failed with status 403.*connection\.username"):
+        put_until_error(settings, [record(0)])
+
+
 def test_password_change_on_the_server_fails_the_task_and_all_documents_are_stored_after_a_configuration_change(
     server: SearchServer, certificates: Certificates, tmp_path: Path
 ) -> None:

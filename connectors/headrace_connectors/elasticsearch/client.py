@@ -68,10 +68,13 @@ class Client:
         return self._request("POST", _BULK, body, "application/x-ndjson")[1]
 
     def check(self) -> None:
-        """Check that a server responds and accepts the credentials. Raises TemporaryError or ConnectError."""
+        """Check that a server responds and accepts the credentials. Raises TemporaryError or ConnectError.
+
+        The user may have no privilege for `GET /` (403), because writing to an index needs no cluster privilege.
+        """
         for attempt in range(self._node_count):  # each request goes to the next server
             try:
-                self._request("GET", "/", allowed=(404, 405))  # reduced distributions do not support this request
+                self._request("GET", "/", allowed=(403, 404, 405))  # 404, 405: a reduced distribution
                 return
             except TemporaryError:
                 if attempt == self._node_count - 1:

@@ -292,7 +292,7 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
         except KeyStoreError as error:
             values[error.key].errors.append(str(error))
         except RefusedError as error:
-            values[name if error.status in (401, 403) else "connection.url"].errors.append(str(error))
+            values[name if error.status == 401 else "connection.url"].errors.append(str(error))
         except (TemporaryError, ConnectError) as error:
             values["connection.url"].errors.append(str(error))
 
