@@ -20,6 +20,7 @@ import pytest
 from headrace.stores import java_hashmap
 from headrace_broker.protocol import KAFKA_VERSION
 from support.ports import free_port
+from support.processes import command_line
 from support.shared_worker import SharedWorkers
 from support.topics import end_offset, read_topic, write_topic
 from support.worker import RestError, Worker, wait_for
@@ -504,8 +505,11 @@ def test_sigterm_stops_a_starting_worker_while_a_converter_hangs_in_configure(tm
 def test_standalone_worker_without_connectors_starts_only_the_process_of_the_embedded_broker(
     new_worker: Worker,
 ) -> None:
-    children = psutil.Process(new_worker.pid).children(recursive=True)
-    assert ["headrace.cli.broker_child" in child.cmdline() for child in children] == [True]
+    def has_only_the_broker_process() -> bool:
+        children = psutil.Process(new_worker.pid).children(recursive=True)
+        return ["headrace.cli.broker_child" in command_line(child) for child in children] == [True]
+
+    wait_for(has_only_the_broker_process, "the converter check has exited", 10)
 
 
 def test_worker_reports_every_invalid_connector_file_before_it_exits(tmp_path: Path) -> None:

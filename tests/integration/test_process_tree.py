@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from headrace.cli.worker_process import SIGNAL_REPEAT_S
+from support.processes import command_line
 from support.worker import Worker
 
 pytestmark = pytest.mark.integration
@@ -92,22 +93,17 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 def create_hanging(worker: Worker, name: str = "hang", **config: str) -> dict[int, float]:
     worker.create(name, {"connector.class": "HangConnector", **config})
     worker.wait_for_state(name, "RUNNING")
-    names = {"sleep", "python", Path(sys.executable).name}
-    assert wait_until(lambda: _sleepers(worker.pid, names) >= 2, 10), "the task's children have not started"
+    assert wait_until(lambda: count_sleepers(worker.pid) >= 2, 10), "the task's children have not started"
     return descendants(worker.pid)
 
 
-def _sleepers(pid: int, names: set[str]) -> int:
-    lines = []
-    for process in psutil.Process(pid).children(recursive=True):
-        try:
-            lines.append(" ".join(process.cmdline()))
-        except psutil.NoSuchProcess:
-            continue
+def count_sleepers(pid: int) -> int:
+    """Count the child processes that the tasks of HangConnector have started."""
+    lines = [" ".join(command_line(process)) for process in psutil.Process(pid).children(recursive=True)]
     return sum("sleep 1000" in line or "setsid" in line for line in lines)
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGQUIT])
 def test_all_descendants_of_a_dying_worker_are_killed_within_one_second(worker: Worker, number: int) -> None:
     everyone = create_hanging(worker)
@@ -128,19 +124,19 @@ def _in_group(pid: int) -> bool:
         return False
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_children_of_a_killed_fork_server_are_killed_and_a_new_fork_server_starts(worker: Worker) -> None:
     create_hanging(worker)
     server = next(c for c in psutil.Process(worker.pid).children() if "headrace.runtime.fork_server" in c.cmdline())
     below = descendants(server.pid)
     server.kill()
     assert wait_until(lambda: not living(below), 1.0), living(below)
-    assert wait_until(lambda: bool(_sleepers(worker.pid, set())), 20.0), "the task starts again"
+    assert wait_until(lambda: bool(count_sleepers(worker.pid)), 20.0), "the task starts again"
     worker.wait_for_task_state("hang", 0, "RUNNING")
     assert "Task hang-0: failed" not in worker.log()
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_trace_of_a_crashed_task_names_the_signal_and_the_child_processes_of_the_task_are_killed(
     worker: Worker,
 ) -> None:
@@ -150,19 +146,19 @@ def test_trace_of_a_crashed_task_names_the_signal_and_the_child_processes_of_the
     worker.wait_for_task_state("hang", 0, "FAILED")
     assert "killed by SIGSEGV" in worker.status("hang")["tasks"][0]["trace"]
     assert worker.status("neighbour")["tasks"][0]["state"] == "RUNNING"
-    assert wait_until(lambda: _sleepers(worker.pid, set()) == 2, 1.0), "only the neighbour's children are left"
+    assert wait_until(lambda: count_sleepers(worker.pid) == 2, 1.0), "only the neighbour's children are left"
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_hung_task_of_a_deleted_connector_is_killed_after_the_graceful_timeout(worker: Worker) -> None:
     create_hanging(worker)
     started = time.monotonic()
     worker.request("DELETE", "/connectors/hang")
     assert time.monotonic() - started < 8
-    assert wait_until(lambda: _sleepers(worker.pid, set()) == 0, 1.0)
+    assert wait_until(lambda: count_sleepers(worker.pid) == 0, 1.0)
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_hung_connector_does_not_delay_other_connectors(worker: Worker) -> None:
     started = time.monotonic()
     worker.create("stuck", {"connector.class": "HangingConnector"})
@@ -191,7 +187,7 @@ def test_ctrl_c_during_the_startup_of_a_child_process_logs_no_error(tmp_path: Pa
     command = Worker(tmp_path, connectors=[connector]).command()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         below = psutil.Process(process.pid)
-        wait_until(lambda: any(child in " ".join(_command_line(one)) for one in below.children()), 20)
+        wait_until(lambda: any(child in " ".join(command_line(one)) for one in below.children()), 20)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=30)
     assert process.returncode in (0, 130)
@@ -199,14 +195,7 @@ def test_ctrl_c_during_the_startup_of_a_child_process_logs_no_error(tmp_path: Pa
     assert "ERROR" not in said
 
 
-def _command_line(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []  # the process has exited in the meantime
-
-
-@pytest.mark.serial
+@pytest.mark.timed
 def test_repeated_signal_within_two_seconds_does_not_abort_the_clean_shutdown(worker: Worker) -> None:
     everyone = create_hanging(worker)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
@@ -217,7 +206,7 @@ def test_repeated_signal_within_two_seconds_does_not_abort_the_clean_shutdown(wo
     assert not living(everyone)
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_second_signal_after_more_than_two_seconds_terminates_the_worker_immediately(worker: Worker) -> None:
     everyone = create_hanging(worker)
     os.kill(worker.pid, signal.SIGTERM)
@@ -242,7 +231,7 @@ def test_worker_start_on_a_rest_port_in_use_fails_with_an_error_without_a_traceb
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_ctrl_c_stops_the_worker_while_a_connector_hangs_in_start(tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
@@ -272,7 +261,7 @@ def test_worker_start_with_a_data_directory_in_use_fails_with_an_error_without_a
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_fork_server_that_is_still_importing_dies_with_the_worker(tmp_path: Path) -> None:
     (tmp_path / "msgspec.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(1000)\n")
     worker = (
@@ -311,7 +300,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_fork_server_that_hangs_in_an_import_dies_with_the_worker(tmp_path: Path) -> None:
     """The module hangs in the second process that imports it, which is the fork server."""
     first, second = str(tmp_path / "first"), tmp_path / "second"

@@ -1,8 +1,10 @@
-"""Finds the child processes of a broker."""
+"""Finds processes by their command lines."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import psutil
 
 
 def cleaner_pids(broker_pid: int) -> list[int]:
@@ -17,3 +19,11 @@ def cleaner_pids(broker_pid: int) -> list[int]:
             if b"headrace_broker.server.cleaning.cleaner_process" in words and str(broker_pid).encode() in words:
                 found.append(int(entry.name))
     return found
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the process's arguments, or an empty list if it has exited."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
