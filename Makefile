@@ -10,14 +10,15 @@ DEMO_DIR ?= build/demo
 DEMO_CONNECTORS_DIR ?= build/demo-connectors
 DEMO_ROWS ?= 50000
 PYTEST   := $(BIN)/python -m pytest
-# Three tests at a time for two processors, because some tests wait. `worksteal` balances small tests.
+# More tests at a time than processors, because some tests wait. `worksteal` balances small tests.
 UNIT     := $(PYTEST) -n 3 --dist worksteal tests/unit tests/property
 # CI runs a failed test with real processes a second time and lists it as RERUN, because other programs use CI's processors too.
 AGAIN    := $(if $(CI),--reruns 1 --rerun-show-tracebacks)
 # `loadfile` keeps the tests of a file, and the servers that they share, in one process. tests/conftest.py orders the files.
-PARALLEL := $(PYTEST) $(AGAIN) -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := $(PYTEST) $(AGAIN) -n 4 --dist loadfile --no-loadscope-reorder
 SERVERS  := tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
-SERIAL   := $(PYTEST) $(AGAIN) tests/integration tests/fuzz tests/wire
+# Tests that compare real time with a limit: at most one test per processor.
+TIMED    := $(PYTEST) $(AGAIN) -n 2 --dist loadfile tests/integration tests/fuzz tests/wire
 QUICK    := not jvm and not slow and not prove
 LONG     := (jvm or slow) and not prove
 
@@ -66,14 +67,14 @@ check: $(STAMP) build ## check format, lint, types and import rules
 test-unit: $(STAMP) build ## run the unit and property tests
 	@$(UNIT) -m "$(QUICK)"
 
-test: $(STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 10 minutes)
-	@$(PARALLEL) $(SERVERS) -m "$(QUICK) and not serial"
-	@$(SERIAL) -m "$(QUICK) and serial"
+test: $(STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 8 minutes)
+	@$(PARALLEL) $(SERVERS) -m "$(QUICK) and not timed"
+	@$(TIMED) -m "$(QUICK) and timed"
 
 test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
 	@tests/support/system_packages.sh mariadb-server
-	@$(PARALLEL) $(SERVERS) tests/property tests/unit -m "$(LONG) and not serial"
-	@$(SERIAL) -m "$(LONG) and serial"
+	@$(PARALLEL) $(SERVERS) tests/property tests/unit -m "$(LONG) and not timed"
+	@$(TIMED) -m "$(LONG) and timed"
 
 prove: $(STAMP) system-packages build ## run the tests that take hours
 	@TEST_EXAMPLES=all $(UNIT) -m "hypothesis and $(QUICK)"

@@ -49,7 +49,7 @@ def topics_of(client: RawClient) -> dict[str, bytes]:
     return {item.name: item.topic_id for item in client.call(MetadataRequest(topics=None), 12).topics}
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_broker_starts_within_1500_ms_and_uses_less_than_60_mib_of_memory(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:

@@ -22,7 +22,7 @@ from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import Load, await_in_sync, leader_of, running_load
 from support.raw_client import RawClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.timed, pytest.mark.timeout(1200)]
 
 LEADER_S = 1.0
 CONTROLLER_TOO_S = 2.0

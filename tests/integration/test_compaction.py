@@ -27,7 +27,7 @@ from support.cluster import running_cluster
 from support.processes import cleaner_pids
 from support.topics import end_offset, write_topic
 
-pytestmark = [pytest.mark.integration, pytest.mark.serial]
+pytestmark = [pytest.mark.integration, pytest.mark.timed]
 
 FAST_CLEANING = {
     "log_cleaner_backoff_ms": "100",

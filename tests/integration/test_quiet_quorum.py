@@ -17,7 +17,7 @@ from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import create_topic
 from support.metrics import Samples, scrape, value
 
-pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.timed, pytest.mark.timeout(1800)]
 
 TOPIC = "full"
 FLUSHES = "kafka_log_logflushstats_logflushrateandtimems"

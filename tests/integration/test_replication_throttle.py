@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import await_in_sync, create_topic
 
-pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timed, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SIZE_BYTES = 12_000_000
 BYTES_PER_S = 3_000_000

@@ -179,7 +179,7 @@ def values_in(broker: KafkaBroker, topic: str, count: int = 0) -> list[bytes | N
 # -- life cycle --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.serial
+@pytest.mark.timed
 def test_broker_accepts_requests_within_150_ms_of_its_start() -> None:
     """The test measures the first start in a process, and later starts. The measured time excludes imports."""
     program = """
