@@ -286,7 +286,7 @@ class TableProducer(threading.Thread):
 @pytest.mark.parametrize(
     ("duration_s", "interval_s"),
     [
-        pytest.param(35, 10, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param(65, 20, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
         pytest.param(600, 20, marks=[pytest.mark.prove, pytest.mark.timeout(1200)]),
     ],
 )
