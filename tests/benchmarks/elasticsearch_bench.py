@@ -56,8 +56,10 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
         with systems_under_test(directory, broker.address, "opensearch") as systems:
             ours, theirs, plain = [], [], []
             for number in range(rounds + WARM_UP_ROUNDS):
+                systems.wait_until_idle()
                 ours.append(_measure(systems.ours, CLASSES[0], server, count, number, report))
                 if systems.theirs is not None:
+                    systems.wait_until_idle()
                     theirs.append(_measure(systems.theirs, CLASSES[1], server, count, number, report))
                 plain.append(_write_plainly(server, documents))
                 report(f"{PLAIN_CONNECTIONS} plain connections: {plain[-1]:.0f} k documents/s")

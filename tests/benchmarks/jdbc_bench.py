@@ -78,8 +78,10 @@ def _measure_both(
     for schemas in (False, True):
         ours, theirs = [], []
         for number in range(rounds + WARM_UP_ROUNDS):
+            systems.wait_until_idle()
             ours.append(_measure(name, schemas, systems.ours, 0, address, database, rows, number, report))
             if systems.theirs is not None:
+                systems.wait_until_idle()
                 theirs.append(_measure(name, schemas, systems.theirs, 1, address, database, rows, number, report))
         results += _rows(name, schemas, ours[WARM_UP_ROUNDS:], theirs[WARM_UP_ROUNDS:])
     return results

@@ -43,8 +43,10 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
             for mode in QUOTED_K_PER_S:
                 ours, theirs = [], []
                 for number in range(rounds + WARM_UP_ROUNDS):
+                    systems.wait_until_idle()
                     ours.append(_measure(systems.ours, CLASSES[0], server, mode, count, number, report))
                     if systems.theirs is not None:
+                        systems.wait_until_idle()
                         theirs.append(_measure(systems.theirs, CLASSES[1], server, mode, count, number, report))
                 results += _rows(mode, systems.label, medians(ours), medians(theirs) if theirs else None)
             return results

@@ -48,8 +48,10 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
                         count = produce(broker.address, topic, partitions, rows, schemas)
                         ours, theirs = [], []
                         for number in range(rounds + WARM_UP_ROUNDS):
+                            systems.wait_until_idle()
                             ours.append(_measure(systems.ours, store, topic, form, partitions, count, number, report))
                             if systems.theirs is not None and form == "JsonFormat":
+                                systems.wait_until_idle()
                                 theirs.append(
                                     _measure_aiven(
                                         systems.theirs, store, broker.address, topic, partitions, count, number, report
