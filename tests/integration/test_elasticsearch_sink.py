@@ -193,16 +193,16 @@ def test_data_stream_receives_each_record_once_although_the_task_restarts(server
 def test_data_stream_stores_only_the_first_record_with_a_key_and_the_other_records_are_reported(
     server: SearchServer,
 ) -> None:
-    template = {"index_patterns": ["logs-shop-*"], "data_stream": {}, "priority": 500}
-    server.request("PUT", "/_index_template/shop", template)
+    template = {"index_patterns": ["logs-keyed-*"], "data_stream": {}, "priority": 500}
+    server.request("PUT", "/_index_template/keyed", template)
     try:
         records = [keyed(offset, key) for offset, key in enumerate("aaba")]
-        options = {"data__stream__type": "LOGS", "data__stream__dataset": "shop", "errors__tolerance": "all"}
+        options = {"data__stream__type": "LOGS", "data__stream__dataset": "keyed", "errors__tolerance": "all"}
         run = put(server, records, **options)
-        assert {key: each["id"] for key, each in server.documents("logs-shop-items").items()} == {"a": 0, "b": 2}
+        assert {key: each["id"] for key, each in server.documents("logs-keyed-items").items()} == {"a": 0, "b": 2}
         assert {record.offset for record, _ in run.reported} >= {1, 3}
     finally:
-        server.delete_data_stream("logs-shop-items", "shop")
+        server.delete_data_stream("logs-keyed-items", "keyed")
 
 
 @pytest.mark.parametrize("method", ["INSERT", "UPSERT"])
