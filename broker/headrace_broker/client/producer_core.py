@@ -15,6 +15,8 @@ Guarantees:
     The broker cannot detect this: brokers remember only a few batches of a producer. (After a restart, Apache Kafka
     remembers only one batch.) The Java producer bumps the epoch and sends the batch again, so it may write the batch
     twice. A producer with `is_at_least_once` does the same.
+- A batch that is too large is split, unless an attempt may have written it: the halves could be written in addition to
+  it. A producer with `is_at_least_once` splits every batch that is too large.
 - As in Java, epochs are bumped for each partition separately, because brokers track epochs for each partition.
 - A failed batch does not affect other partitions.
 
@@ -284,7 +286,7 @@ class ProducerCore:
         state = self._remove_in_flight(batch)
         if self._idempotent and code in _SEQUENCE_ERRORS:
             return self._handle_sequence_error(state, batch, code, now_ms)
-        if code in _TOO_LARGE and batch.count > 1 and not batch.outcome_unknown:
+        if code in _TOO_LARGE and batch.count > 1 and (self._is_at_least_once or not batch.outcome_unknown):
             return self._reject(state, batch, Verdict.SPLIT)
         if code.is_retriable:
             batch.outcome_unknown = self._idempotent

@@ -2,7 +2,7 @@
 
 Every kind of task uses it. The DLQ records of sinks contain the original bytes. The context headers, with Connect's
 names, describe where and why a record failed. They contain no secrets of the configuration, and the middle of a long
-message or stack trace is omitted, so that the DLQ record does not exceed the size limit because of them.
+message or stack trace is omitted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DeadLetterQueue:
             return None
         await _ensure_topic(plugins, spec, config)
         properties = client_configs.dead_letter_producer_properties(plugins.worker, plugins.connector_config, spec.name)
-        producer = await Producer.open(client_configs.parse_producer(properties))
+        producer = await Producer.open(client_configs.parse_producer(properties), is_at_least_once=True)
         return cls(config.topic, spec, producer, with_context=config.with_context_headers)
 
     def send(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> Future[Any]:

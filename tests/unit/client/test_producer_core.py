@@ -194,15 +194,18 @@ def test_at_least_once_producer_sends_batch_with_unknown_outcome_in_another_prod
     assert (behind.producer_epoch, behind.base_sequence) == (1, 2)
 
 
-def test_batch_with_unknown_outcome_is_not_split() -> None:
-    core = known_core()
+@pytest.mark.parametrize(("is_at_least_once", "verdict"), [(False, Verdict.FAILED), (True, Verdict.SPLIT)])
+def test_batch_with_unknown_outcome_is_split_only_by_an_at_least_once_producer(
+    is_at_least_once: bool, verdict: Verdict
+) -> None:
+    core = known_core(is_at_least_once=is_at_least_once)
     core.add(make_batch(2))
     (batch,) = batches_of(drain(core))
     core.request_done(1)
     core.handle_error(batch, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 0)
     (again,) = batches_of(drain(core, 200))
     core.request_done(1)
-    assert core.handle_error(again, ErrorCode.MESSAGE_TOO_LARGE, 200) is Verdict.FAILED
+    assert core.handle_error(again, ErrorCode.MESSAGE_TOO_LARGE, 200) is verdict
 
 
 def test_out_of_order_sequence_error_causes_a_retry_in_the_same_epoch_while_an_earlier_batch_is_unresolved() -> None:
