@@ -13,6 +13,7 @@ import pytest
 
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
+from headrace.data.columns import CheckedRows
 from headrace.data.schema import Type
 from headrace.testing import run_source
 from headrace_connectors.jdbc import postgresql_rows
@@ -138,6 +139,19 @@ def test_domains_are_read_as_their_base_types(database: Database, props: dict[st
     size, _, owner = batch.value_schema.fields
     assert size.schema.parameters == {"scale": "2", "connect.decimal.precision": "6"}
     assert owner.schema.type is Type.INT64
+
+
+def test_rows_that_may_have_null_in_a_column_with_a_not_null_domain_are_checked_by_the_converter(
+    database: Database, props: dict[str, str]
+) -> None:
+    database.execute("CREATE DOMAIN code AS text NOT NULL; CREATE TABLE labels (id int NOT NULL, label code NOT NULL)")
+    database.execute("CREATE TABLE items (id int NOT NULL); INSERT INTO items VALUES (1)")
+    database.execute("CREATE VIEW labelled AS SELECT label FROM items LEFT JOIN labels USING (id)")
+    (batch,) = read_all({**props, "table.whitelist": "items"})
+    assert isinstance(batch.compact, CheckedRows)
+    (batch,) = read_all({**props, "table.types": "VIEW", "table.whitelist": "labelled"})
+    assert batch.compact is None
+    assert batch.values == [(None,)]
 
 
 def test_numeric_unconstrained_scale_sets_the_scale_of_numeric_columns_that_have_no_precision(

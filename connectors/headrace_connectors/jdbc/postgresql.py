@@ -74,7 +74,14 @@ from headrace_connectors.jdbc.postgresql_properties import libpq_options
 from headrace_connectors.jdbc.postgresql_rows import ServerSideRows
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
-from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, base_schema, to_decimal, to_integer
+from headrace_connectors.jdbc.types import (
+    JdbcColumn,
+    Unmappable,
+    base_schema,
+    may_exceed_schema,
+    to_decimal,
+    to_integer,
+)
 from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
 logger = logging.getLogger(__name__)
@@ -96,6 +103,15 @@ _RUNNING = """
         EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()),
         pg_catalog.pg_is_in_recovery()
     FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()
+"""
+# PostgreSQL does not enforce NOT NULL in foreign tables, in domains (a view may return NULL for them) and in rows that
+# existed before a constraint that is NOT VALID.
+_ENFORCED_NOT_NULL = """
+    SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND a.attnotnull AND c.relkind <> 'f' AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_constraint n
+        WHERE n.conrelid = c.oid AND n.contype = 'n' AND NOT n.convalidated AND a.attnum = ANY (n.conkey)
+    )
 """
 # Returns the base types, such as numeric(6,2), of columns whose types are domains. Domains may be nested.
 _BASE_TYPES = """
@@ -200,12 +216,17 @@ class PostgresqlDialect(Dialect):
     def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
         super().__init__(url, config)
         self._without_fast_read: set[str] = set()
+        self._with_unenforced_not_null: set[str] = set()
+        """Tables, views and foreign tables in which a column that is described as NOT NULL may contain NULL."""
 
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
         described = super()._describe(inspector, table, name, schema)
+        quoted = self.quote_table(table)
+        enforced = {row[0] for row in inspector.bind.exec_driver_sql(_ENFORCED_NOT_NULL, (quoted,))}  # type: ignore[union-attr]
+        if not all(item["nullable"] or item["name"] in enforced for item in described):
+            self._with_unenforced_not_null.add(table)
         if not any(isinstance(item["type"], DOMAIN) for item in described):
             return described
-        quoted = self.quote_table(table)
         bases = dict(inspector.bind.exec_driver_sql(_BASE_TYPES, (quoted,)).fetchall())  # type: ignore[union-attr]
         return [{**item, "type": _base_type(item["type"], bases.get(item["name"], ""))} for item in described]
 
@@ -266,7 +287,9 @@ class PostgresqlDialect(Dialect):
             _FastRows(rows) if reads_fast else rows,
             typed=True,
             has_unmappable=not reads_fast,
-            matches_schema=reads_fast,
+            matches_schema=reads_fast
+            and table not in self._with_unenforced_not_null
+            and not any(map(may_exceed_schema, columns)),
         )
 
     def disable_fast_read(self, table: str) -> None:

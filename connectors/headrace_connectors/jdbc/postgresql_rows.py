@@ -67,14 +67,15 @@ class ServerSideRows:
         """Receive the requested rows, request `count` more rows, and return the received rows."""
         if not self._requested:
             self._request(count)
-        first, *others = self._requested
-        rows = first.fetchmany(1)  # waits for all requested rows
+        *others, last = self._requested
+        end = last.fetchmany(1)  # waits for all requested rows
         self._requested = []
-        if rows:
+        if end:
             self._request(count)
-        for cursor in (first, *others):
+        rows: list[Any] = []
+        for cursor in others:
             rows += cursor.fetchall()
-        return rows
+        return rows + end + last.fetchall()
 
     def _request(self, count: int) -> None:
         """Send FETCH statements for `count` rows."""

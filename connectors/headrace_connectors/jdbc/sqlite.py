@@ -35,7 +35,14 @@ from headrace_connectors.jdbc.dialects import (
 )
 from headrace_connectors.jdbc.sqlite_json import JsonRows, row_type
 from headrace_connectors.jdbc.statements import Statement, TimestampExpression, coalesce
-from headrace_connectors.jdbc.types import JdbcColumn, base_schema, microseconds, to_decimal, to_integer
+from headrace_connectors.jdbc.types import (
+    JdbcColumn,
+    base_schema,
+    may_exceed_schema,
+    microseconds,
+    to_decimal,
+    to_integer,
+)
 from headrace_connectors.jdbc.url import JdbcUrl
 
 _TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real": Float(), "blob": LargeBinary()}
@@ -104,7 +111,7 @@ class SqliteDialect(Dialect):
         if json_type is None:
             return ResultSet(_DecodedRows(connection.execute(statement.sql, statement.parameters)), typed=False)
         rows = JsonRows(connection, statement, json_type, self.is_transient)
-        return ResultSet(rows, typed=True, matches_schema=True)
+        return ResultSet(rows, typed=True, matches_schema=not any(map(may_exceed_schema, columns)))
 
     def disable_fast_read(self, table: str) -> None:
         """Read `table` without JSON. If this fails too, some text is not UTF-8: return such text as bytes."""

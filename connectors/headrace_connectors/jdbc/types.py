@@ -47,6 +47,7 @@ from headrace.data.schema import (
     INT16_SCHEMA,
     INT32_SCHEMA,
     INT64_SCHEMA,
+    INT_RANGES,
     STRING_SCHEMA,
     Schema,
 )
@@ -185,6 +186,15 @@ def to_decimal(scale: int) -> Converter:
         raise ValueError(f"{value} does not fit a decimal with {scale} decimal places")
 
     return convert
+
+
+def may_exceed_schema(column: JdbcColumn) -> bool:
+    """Return whether `convert` may return an integer that is too large for the field's type.
+
+    An example is a timestamp after the year 2262 in nanoseconds.
+    """
+    schema = column.schema
+    return column.convert is not None and schema.name is None and schema.type in INT_RANGES
 
 
 def to_integer(value: Any) -> int:

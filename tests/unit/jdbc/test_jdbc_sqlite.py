@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from headrace.api.config import config_def
-from headrace.api.errors import ConnectError, RetriableError
+from headrace.api.errors import ConnectError, RecordErrors, RetriableError
+from headrace.converters.json_converter import JsonConverter
 from headrace.data.batch import SourceBatch
 from headrace.data.columns import CheckedRows
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
+from headrace.plugins.creation import create_converter
 from headrace_connectors.jdbc import sqlite, url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.database_validation import database_errors
@@ -436,6 +438,19 @@ def test_rows_that_the_source_reads_as_json_equal_the_stored_rows(database: sqli
     stored = database.execute("SELECT id, note, flag FROM notes ORDER BY id").fetchall()
     assert [(row[0], row[1], row[3]) for row in found] == stored
     assert [row[2].microsecond for row in found] == [500000, 1000, 500000, 3000, 500000, 5000, 500000, 7000]
+
+
+def test_nanoseconds_that_may_exceed_int64_are_read_as_rows_that_the_converter_checks(
+    database: sqlite3.Connection,
+) -> None:
+    database.execute("CREATE TABLE prices (valid_to TIMESTAMP)")
+    database.execute("INSERT INTO prices VALUES ('2300-01-01 00:00:00')")
+    (batch,) = read_all(_props(database, mode="bulk"))
+    assert isinstance(batch.compact, CheckedRows)
+    (batch,) = read_all(_props(database, mode="bulk", timestamp_granularity="nanos_long"))
+    assert batch.compact is None
+    with pytest.raises(RecordErrors, match="valid_to"):
+        create_converter(JsonConverter, {}, "value").from_connect_batch("prices", batch.value_schema, batch.values)
 
 
 def test_null_in_a_primary_key_is_read_as_a_row_that_the_converter_checks(database: sqlite3.Connection) -> None:
