@@ -147,9 +147,9 @@ class Client:
         except TransportError as error:
             raise TemporaryError(f"Elasticsearch at {self.address} is not reachable: {error.message}") from error
         status = response.meta.status
-        if status < 300 and method != "HEAD" and not isinstance(response.body, dict):
-            raise self._not_json_error(method, target, f"{response.body!r:.200}")
         if status < 300 or status in allowed:
+            if method != "HEAD" and not isinstance(response.body, dict):
+                raise self._not_json_error(method, target, f"{response.body!r:.200}")
             return status, response.body
         what = f"Elasticsearch at {self.address}: {method} {target.partition('?')[0]} failed with status {status}"
         text = f"{what}: {_reason(response.body)}"

@@ -247,9 +247,13 @@ def test_validation_reports_a_missing_key_store_at_the_key_of_its_location() -> 
     }
 
 
-@pytest.mark.parametrize("content_type", ["application/xml", "text/html"])
-def test_validation_reports_a_server_that_does_not_respond_with_json(server: ScriptedServer, content_type: str) -> None:
-    server.content_type = content_type
+@pytest.mark.parametrize(
+    ("status", "content_type"), [(200, "application/xml"), (200, "text/html"), (403, "text/html"), (404, "text/plain")]
+)
+def test_validation_reports_a_server_that_does_not_respond_with_json(
+    server: ScriptedServer, status: int, content_type: str
+) -> None:
+    server.status, server.content_type = status, content_type
     settings = {"connection.url": server.url}
     values = config_def(ElasticsearchSinkConfig).validate(settings)
     ElasticsearchSinkConnector().validate(settings, values)
