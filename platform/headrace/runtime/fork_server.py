@@ -12,7 +12,7 @@ Guarantees:
 
 The fork server runs tasks as a warm-up (`warm_up`), so that its children share more memory. The warm-up consists of
 steps that take some milliseconds. From the eighth child on, the fork server runs one step after each child. If no
-message arrives for five seconds, it runs all remaining steps. The first connectors of a new worker therefore do not
+message arrives for three seconds, it runs all remaining steps. The first connectors of a new worker therefore do not
 wait for the warm-up, but their processes use a few megabytes more.
 
 The control socket is SOCK_SEQPACKET; each packet is one JSON message. The worker sends `{"spawn": n, "name": text}`
@@ -44,7 +44,7 @@ SHARE_TIMEOUT_S = 30
 """How long the import of a shared module may take."""
 _NO_WARM_UP = "--no-warm-up"  # followed by the pids of the children
 _FORKS_WITHOUT_WARM_UP = 8  # for two or three connectors: 2 validations, and 2 processes per connector
-_IDLE_S = 5.0
+_IDLE_S = 3.0
 _GC_THRESHOLDS = (50_000, 20, 50)  # a batch creates and drops thousands of containers
 
 
