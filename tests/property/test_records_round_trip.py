@@ -254,12 +254,20 @@ def test_fast_and_general_batch_builders_write_the_same_bytes_for_headers_that_a
     assert estimate_bytes(columns) == estimate_bytes(replace(columns, headers=[list(headers) for _ in values]))
 
 
-@given(st.lists(st.sampled_from([[], [("a", b"1")], [("a", b"1"), ("b", None)]]), min_size=1, max_size=20))
+@given(
+    st.lists(st.sampled_from([[], [("a", b"1")], [("a", b"1"), ("b", None)]]), min_size=1, max_size=20),
+    st.integers(0, 20),
+)
 def test_consecutive_records_with_equal_headers_are_read_with_one_shared_header_list(
-    headers: list[list[tuple[str, bytes | None]]],
+    headers: list[list[tuple[str, bytes | None]]], end: int
 ) -> None:
-    count = len(headers)
-    found = read_columns(build_batch(RecordColumns(values=[b"v"] * count, headers=headers, timestamps=5))).headers
-    assert (found or [[]] * count) == headers
+    """The records are in two batches, if `end` is less than their number."""
+    data = b"".join(
+        build_batch(RecordColumns(values=[b"v"] * len(part), headers=part, timestamps=5))
+        for part in (headers[:end], headers[end:])
+        if part
+    )
+    found = read_columns(data).headers
+    assert (found or [[]] * len(headers)) == headers
     for left, right in pairwise(found or ()):
         assert (left is right) == (left == right)

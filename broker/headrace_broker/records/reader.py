@@ -171,8 +171,13 @@ def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
         columns.keys = columns.keys if columns.keys is not None else [None] * count
         columns.keys += batch.keys if batch.keys is not None else [None] * len(batch)
     if columns.headers is not None or batch.headers is not None:
-        columns.headers = columns.headers if columns.headers is not None else [[] for _ in range(count)]
-        columns.headers += batch.headers if batch.headers is not None else [[] for _ in range(len(batch))]
+        left = columns.headers if columns.headers is not None else [[]] * count
+        right = batch.headers if batch.headers is not None else [[]] * len(batch)
+        if left and right and left[-1] == right[0]:
+            last, first = left[-1], right[0]
+            right = [last if each is first else each for each in right]
+        left += right
+        columns.headers = left
     if isinstance(columns.timestamps, list) or columns.timestamps != batch.timestamps:
         timestamps = columns.timestamp_list()
         timestamps += batch.timestamp_list()

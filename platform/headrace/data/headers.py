@@ -8,6 +8,8 @@ therefore change a copy of the object.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.data.schema import Schema
@@ -52,7 +54,7 @@ def map_headers(function: Callable[[_T], _R], headers: Sequence[_T]) -> list[_R]
 
     Records that share a headers object share one call of `function` and its result.
     """
+    if headers and all(map(is_, headers, repeat(headers[0]))):
+        return [function(headers[0])] * len(headers)
     results = {number: function(each) for number, each in dict(zip(map(id, headers), headers, strict=True)).items()}
-    if len(results) == 1:
-        return list(results.values()) * len(headers)
     return list(map(results.__getitem__, map(id, headers)))
