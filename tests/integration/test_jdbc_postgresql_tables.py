@@ -322,6 +322,17 @@ def test_connection_can_be_used_after_a_cursor_is_closed_before_its_last_row(
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+@pytest.mark.timeout(30)
+def test_closing_a_cursor_cancels_the_request_for_rows_that_the_server_finds_slowly(server: postgres.Postgres) -> None:
+    condition = "n <= 1000 OR pg_sleep(60) IS NOT NULL"
+    statement = Statement(f"SELECT n FROM generate_series(1, 10000) n WHERE {condition}", ())
+    with psycopg.connect(server.conninfo) as connection:
+        cursor = ServerSideRows(connection, statement, binary=True, loaders={})
+        assert len(cursor.fetchmany(1000)) == 1000
+        cursor.close()
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
 def test_query_that_fails_while_its_rows_are_fetched_is_reported_with_the_error_of_the_server(
     database: Database, props: dict[str, str]
 ) -> None:

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 _ROWS_PER_FETCH = 1000
 """PostgreSQL reads all rows of a FETCH before it sends the first one, so small numbers of rows arrive earlier."""
 _NAME = "headrace"
+_CANCEL_TIMEOUT_S = 2.0
 
 
 class ServerSideRows:
@@ -87,7 +88,12 @@ class ServerSideRows:
             self._requested.append(cursor.execute(f"FETCH FORWARD {size} FROM {_NAME}", prepare=False))
 
     def close(self) -> None:
-        """Discard the remaining rows, and close the cursor."""
+        """Cancel the outstanding requests for rows, discard the remaining rows, and close the cursor."""
+        try:
+            if self._requested:
+                self._connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
+        except psycopg.Error as error:
+            logger.debug("The requests for the next rows could not be cancelled: %s", error)
         try:
             self._pipeline.__exit__(None, None, None)
         except psycopg.Error as error:
