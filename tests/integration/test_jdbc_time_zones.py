@@ -138,7 +138,8 @@ def test_rows_with_a_datetime_that_the_server_sets_in_its_time_zone_are_read_whe
         found += _ids(settings, offsets)
     mysql_database.execute("DO SLEEP(1.1)")
     found += _ids(settings, offsets)
-    assert found == list(range(1, inserted + 1))
+    # The mode timestamp does not order rows that have the same timestamp.
+    assert (sorted(found) if mode == "timestamp" else found) == list(range(1, inserted + 1))
 
 
 @pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
