@@ -62,7 +62,7 @@ def test_columnar_and_single_values_are_encoded_to_the_same_bytes(
 @pytest.mark.parametrize(
     "text", ["plain", 'a "b" \\', 'say "hi"', "tab\t", "\x1b", "ä€", "\U0001f600", "\x7f\u2028", ""]
 )
-def test_columns_of_text_lines_and_columns_of_one_repeated_value_are_encoded_with_a_json_template(text: str) -> None:
+def test_string_columns_and_constant_columns_are_encoded_with_a_json_template(text: str) -> None:
     lines = Lines(f"{text}\n\nx{text}", 3)
     columns = Columns(["line", "source"], [lines, Shared("s")], 3, is_maps=True)
     texts = encode_compact(None, columns, EncodingOptions())

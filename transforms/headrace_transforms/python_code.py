@@ -223,7 +223,7 @@ class Python(Transformation[PythonConfig]):
                 )
             for result in results:
                 if isinstance(result, ConnectRecord):
-                    raise DataError("a function with the parameter values must return new values, not records")
+                    raise DataError("a function whose parameter is named values must return new values, not records")
         except Exception as error:
             raise self._located(error) from error
         return list(results)

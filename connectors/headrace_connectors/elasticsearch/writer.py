@@ -295,9 +295,9 @@ class BulkWriter:
         if self._mark_logged(Verdict.NEWER, operation):
             logger.warning(
                 "Record %s is not stored, because the index contains a newer version of its document: %s. This is "
-                "normal if the topic has later records with this key. If not, the topic was recreated, or several "
-                "topics or partitions contain the same keys: write each key to only one partition, and delete the "
-                "index. The task logs this warning only once for each partition",
+                "normal if the topic has later records with this key. Otherwise, delete the index if the topic was "
+                "recreated. If several topics or partitions contain the same key, write each key to only one partition "
+                "and then delete the index. The task logs this warning only once for each partition",
                 operation.position,
                 reason,
             )

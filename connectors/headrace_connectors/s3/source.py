@@ -209,11 +209,11 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             raise
 
     def _compare_counts(self, objects: Sequence[tuple[str | None, str]]) -> None:
-        """Raise DataError if `objects` (pairs of key and format) do not all have the same number of records.
+        """Raise DataError if `objects` (pairs of object key and format) do not all have the same number of records.
 
-        A record of ByteArrayFormat that contains the separator is read as several records, so that all records after
-        it would get the keys and headers of other records. The task reads such objects twice, in order to compare the
-        numbers before it restores the first record.
+        If a record in ByteArrayFormat contains the separator, it is read as several records. All later records would
+        then get the record keys and headers of other records. Therefore, the task reads objects in ByteArrayFormat
+        twice: first to compare the numbers of records, and then to restore the records.
         """
         present = [(key, format_name) for key, format_name in objects if key is not None]
         if len(present) < 2 or all(format_name != "bytearray" for _, format_name in present):

@@ -291,7 +291,7 @@ def test_error_for_a_batch_with_invalid_values_contains_their_indexes() -> None:
     assert len(converter().from_connect_batch("t", LINE, good)) == 2
 
 
-def test_consecutive_json_values_with_equal_schemas_are_decoded_to_one_schema_run_object() -> None:
+def test_consecutive_json_values_with_equal_schemas_are_decoded_to_one_list_of_values() -> None:
     configured = converter()
     lines = configured.from_connect_batch("t", LINE, [("a", None), ("b", "c")])
     numbers = configured.from_connect_batch("t", INT32_SCHEMA, [1])

@@ -33,7 +33,7 @@ def pre_vote_to(node_id: int, effects: list[Any]) -> Any:
     return next(effect.request for effect in effects if isinstance(effect, SendRequest) and effect.node_id == node_id)
 
 
-def test_granted_pre_vote_counts_although_the_response_names_the_dead_leader() -> None:
+def test_granted_pre_vote_is_counted_even_if_the_response_names_the_dead_leader() -> None:
     raft = follower()
     request = pre_vote_to(OTHER, raft.on_connection_refused(DEAD, 10))
     assert isinstance(raft.role, Prospective)
