@@ -10,18 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.records import SinkRecord
 from headrace.data.schema import INT32_SCHEMA, struct
 from headrace.data.struct import Struct
 from headrace.testing import run_sink
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
 from support.certificates import Certificates, create_certificates
 from support.credentials_change import check_credentials_change
-from support.elasticsearch_task import put_until_error
+from support.elasticsearch_task import put_until_error, validation_errors
 from support.search_server import SearchServer
 
 pytestmark = [
@@ -77,12 +75,6 @@ def props(server: SearchServer, certificates: Certificates, api_key: str, **more
     }
 
 
-def errors(settings: dict[str, str]) -> dict[str, list[str]]:
-    values = config_def(ElasticsearchSinkConfig).validate(settings)
-    ElasticsearchSinkConnector().validate(settings, values)
-    return {key: value.errors for key, value in values.items() if value.errors}
-
-
 def record(topic: str, offset: int) -> SinkRecord:
     value = Struct(ROW, {"id": offset})
     return SinkRecord(topic=topic, partition=0, offset=offset, value=value, value_schema=ROW, timestamp=0)
@@ -94,7 +86,7 @@ def test_documents_are_stored_with_an_api_key_that_has_privileges_for_one_index_
 ) -> None:
     index = f"items-{schema_ignore}"
     settings = props(server, certificates, create_key(server, index).encoded, schema__ignore=schema_ignore)
-    assert errors(settings) == {}
+    assert validation_errors(settings) == {}
     run = run_sink(ElasticsearchSinkConnector, settings, [record(index, offset) for offset in range(5)])
     assert run.committed == {(index, 0): 5}
     assert server.documents(index) == {f"{index}+0+{offset}": {"id": offset} for offset in range(5)}
@@ -116,7 +108,7 @@ def test_wrong_or_invalidated_api_key_is_a_validation_error_of_its_key_and_fails
         "invalidated": key.encoded,
     }
     settings = props(server, certificates, secrets[kind])
-    found = errors(settings)
+    found = validation_errors(settings)
     assert list(found) == ["connection.api.key"]
     [error] = found["connection.api.key"]
     assert f"Elasticsearch at {server.url}: GET / failed with status 401" in error

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.records import SinkRecord
 from headrace.testing import run_sink
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
 from support.certificates import Certificates, create_certificates
 from support.credentials_change import check_credentials_change
-from support.elasticsearch_task import put_until_error
+from support.elasticsearch_task import put_until_error, validation_errors
 from support.search_server import SearchServer
 
 pytestmark = [
@@ -54,12 +52,6 @@ def props(server: SearchServer, certificates: Certificates, **changes: str | Non
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def errors(settings: dict[str, str]) -> dict[str, list[str]]:
-    values = config_def(ElasticsearchSinkConfig).validate(settings)
-    ElasticsearchSinkConnector().validate(settings, values)
-    return {key: value.errors for key, value in values.items() if value.errors}
-
-
 def record(offset: int) -> SinkRecord:
     return SinkRecord(topic="items", partition=0, offset=offset, value={"id": offset}, timestamp=0)
 
@@ -68,7 +60,7 @@ def test_documents_are_stored_over_tls_with_a_client_certificate_and_a_user(
     server: SearchServer, certificates: Certificates
 ) -> None:
     settings = props(server, certificates)
-    assert errors(settings) == {}
+    assert validation_errors(settings) == {}
     run = run_sink(ElasticsearchSinkConnector, settings, [record(offset) for offset in range(5)])
     assert run.committed == {("items", 0): 5}
     assert server.documents("items") == {f"items+0+{offset}": {"id": offset} for offset in range(5)}
@@ -86,7 +78,7 @@ def test_validation_errors_and_task_errors_name_the_server_that_denies_access(
     server: SearchServer, certificates: Certificates, changes: dict[str, Any], key: str, message: str
 ) -> None:
     settings = props(server, certificates, **changes)
-    found = errors(settings)
+    found = validation_errors(settings)
     assert list(found) == [key]
     assert server.url in found[key][0]
     assert message in found[key][0]
@@ -107,7 +99,7 @@ def test_user_with_privileges_for_one_index_only_passes_validation_and_stores_do
     server.request("PUT", f"{security}/internalusers/writer", {"password": "limited-Secret-79"})
     server.request("PUT", f"{security}/rolesmapping/writer", {"users": ["writer"]})
     settings = props(server, certificates, connection__username="writer", connection__password="limited-Secret-79")
-    assert errors(settings) == {}
+    assert validation_errors(settings) == {}
     records = [record(offset).replace(topic="limited") for offset in range(5)]
     assert run_sink(ElasticsearchSinkConnector, settings, records).committed == {("limited", 0): 5}
     assert sorted(server.documents("limited")) == [f"limited+0+{offset}" for offset in range(5)]

@@ -261,7 +261,7 @@ def test_fast_and_general_batch_builders_write_the_same_bytes_for_headers_that_a
 def test_consecutive_records_with_equal_headers_are_read_with_one_shared_header_list(
     headers: list[list[tuple[str, bytes | None]]], end: int
 ) -> None:
-    """The records are in two batches, if `end` is less than their number."""
+    """The records before and after the index `end` are in different batches."""
     data = b"".join(
         build_batch(RecordColumns(values=[b"v"] * len(part), headers=part, timestamps=5))
         for part in (headers[:end], headers[end:])

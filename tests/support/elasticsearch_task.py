@@ -1,4 +1,4 @@
-"""Runs an Elasticsearch sink task until it fails.
+"""Validates the configuration of an Elasticsearch sink, and runs its task until it fails.
 
 The task sends its requests in other threads. If a request fails, a later call of the task raises the error.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from headrace.api.config import config_def
 from headrace.data.batch import SinkBatch, from_records
 from headrace.data.records import SinkRecord
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
-from headrace_connectors.elasticsearch.sink import ElasticsearchSinkTask
+from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector, ElasticsearchSinkTask
 
 
 class _Context:
@@ -55,3 +56,10 @@ def put_batches_until_error(props: Mapping[str, str], batches: Sequence[SinkBatc
             task.put(SinkRecords())
     finally:
         task.stop()
+
+
+def validation_errors(settings: dict[str, str]) -> dict[str, list[str]]:
+    """Return the errors of each key of a sink's configuration. The validation connects to the server."""
+    values = config_def(ElasticsearchSinkConfig).validate(settings)
+    ElasticsearchSinkConnector().validate(settings, values)
+    return {key: value.errors for key, value in values.items() if value.errors}
