@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -10,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.exit_codes import INTERRUPTED, WORKER_FAILED
-from headrace.cli.worker_process import Signals, StartupError, advertised_address, ignore_signals, worker_config
+from headrace.cli.worker_process import (
+    Signals,
+    StartupError,
+    advertised_address,
+    ignore_signals,
+    run_event_loop,
+    worker_config,
+)
 from headrace.metrics import logs
 from headrace.runtime.converter_check import ConverterCheck
 from headrace.runtime.worker_config import WorkerConfig
@@ -30,10 +36,7 @@ def run(worker_file: Path, overrides: Mapping[str, str] | None = None) -> int:
     try:
         config = worker_config(worker_file, overrides or {}, WorkerConfig.distributed)
         check = ConverterCheck(config.properties)  # runs in parallel with the imports
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_DistributedWorker(config, check, started).run())
+        return run_event_loop(_DistributedWorker(config, check, started).run)
     except StartupError as error:
         for line in error.lines:
             log.error("%s", line)

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 from headrace.cli.embedded_broker import EmbeddedBroker, EmbeddedBrokerError
 from headrace.cli.exit_codes import CONNECTOR_FAILED, INTERRUPTED, WORKER_FAILED
 from headrace.cli.files import ConnectorFile, FileError, read_connector
-from headrace.cli.worker_process import Signals, StartupError, advertised_address, ignore_signals, worker_config
+from headrace.cli.worker_process import (
+    Signals,
+    StartupError,
+    advertised_address,
+    ignore_signals,
+    run_event_loop,
+    worker_config,
+)
 from headrace.metrics import logs
 from headrace.runtime.converter_check import ConverterCheck
 from headrace.runtime.worker_config import WorkerConfig
@@ -43,7 +50,7 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
             broker = EmbeddedBroker(Path(config["headrace.data.dir"]))
             broker.launch()  # the broker starts while the worker imports the remaining modules
         check = ConverterCheck(config.properties)  # the check also runs in parallel with the imports
-        return _run_loop(_StandaloneWorker(config, connectors, broker, check, started))
+        return run_event_loop(_StandaloneWorker(config, connectors, broker, check, started).run)
     except StartupError as error:
         for line in error.lines:
             log.error("%s", line)
@@ -56,13 +63,6 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
             check.kill()
         if broker is not None:
             broker.stop()
-
-
-def _run_loop(worker: _StandaloneWorker) -> int:
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(worker.run())
 
 
 class _StandaloneWorker:

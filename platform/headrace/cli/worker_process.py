@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from headrace.api.errors import ConfigErrors, ConnectError
 from headrace.cli.exit_codes import WORKER_FAILED
 from headrace.cli.files import FileError, read_properties
 from headrace.metrics import logs
-from headrace.runtime.group_signals import GROUP_SIGNALS
+from headrace.runtime.group_signals import GROUP_SIGNALS, withheld
 from headrace.runtime.rest_config import advertised_listener
 from headrace.runtime.worker_checks import check_worker
 from headrace.runtime.worker_config import WorkerConfig
@@ -72,6 +73,19 @@ class Signals:
         log.warning("Received a second signal: terminating immediately, without a clean shutdown")
         process_tree.kill_descendants(os.getpid())
         os._exit(128 + number)
+
+
+def run_event_loop(main: Callable[[], Coroutine[None, None, int]]) -> int:
+    """Run the coroutine that `main` returns on a new uvloop event loop, and return its result.
+
+    Raises KeyboardInterrupt if SIGINT arrives before the coroutine runs.
+    """
+    import uvloop
+
+    with ExitStack() as stack:
+        with withheld():  # an exception while the loop is created would leave a loop that nothing closes
+            runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        return runner.run(main())
 
 
 def ignore_signals() -> None:
