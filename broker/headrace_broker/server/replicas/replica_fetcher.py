@@ -109,7 +109,7 @@ class ReplicaFetcher:
             self._loop.call_at(self._requested_at + _LONG_POLL_S, self._end_long_poll, self._requested_at)
 
     def remove(self, partition: Partition) -> None:
-        """Stop fetching this partition. If a later response contains its records, they are ignored."""
+        """Stop fetching this partition. Records of this partition in a later response are ignored."""
         self._partitions.pop(partition, None)
         self._backing_off.pop(partition, None)
         self._backoff_ms.pop(partition, None)
