@@ -30,7 +30,7 @@ _RETRIABLE = frozenset(
 
 
 class RetriableBatchErrors:
-    """The errors of one connection: for each partition, the retriable error with which a batch was rejected last."""
+    """The errors of one connection: the latest retriable error of a rejected batch, for each partition."""
 
     __slots__ = ("_errors",)
 

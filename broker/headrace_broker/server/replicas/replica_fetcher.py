@@ -196,7 +196,7 @@ class ReplicaFetcher:
             self._to_request[partition] = None
 
     def _back_off_throttled(self) -> None:
-        """While the quota is exceeded, back off the throttled partitions whose replica is out of sync (KIP-73)."""
+        """While the quota is exceeded, pause fetching the throttled partitions that are out of sync (KIP-73)."""
         replication = self._broker.replication
         delay_ms = replication.follower_throttle.delay_ms(replication.now_ms())
         if delay_ms == 0:
