@@ -1,4 +1,4 @@
-"""Sets an error in a response, because the request's records were not appended or not committed in time."""
+"""Sets the error in the response to a request whose records were not appended, or not committed in time."""
 
 from __future__ import annotations
 

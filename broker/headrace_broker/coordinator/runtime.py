@@ -50,8 +50,8 @@ class CoordinatorResult:
     """The result of a shard operation: records to append, and responses to send after they are committed.
 
     `on_appended` and `on_append_failed` are callbacks that continue the operation after the append has succeeded or
-    failed. The shard's methods of the same names pass a new `CoordinatorResult` to the callbacks. The callbacks add
-    responses and records to it.
+    failed. The shard's methods of the same names call them with a new `CoordinatorResult`, to which the callbacks add
+    responses and records.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)

@@ -198,7 +198,7 @@ def _compile_and_construct(self: Message, **values: object) -> None:
 
 
 class _MessageType(type):
-    """Metaclass that turns field declarations into `__slots__`. Python forbids a class attribute with a slot's name."""
+    """Metaclass that replaces field declarations with `__slots__`: a class attribute cannot have the name of a slot."""
 
     def __new__(
         mcs,

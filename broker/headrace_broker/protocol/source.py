@@ -36,7 +36,7 @@ class Source:
         return ".".join(self._path)
 
     def line(self, text: str, about: str | None = None) -> None:
-        """Add one line at the current depth.
+        """Add one line of code at the current indentation depth.
 
         If the line raises, the error names `about`, or the current field if `about` is None.
         """
@@ -44,7 +44,7 @@ class Source:
         self._paths.append(self.path if about is None else about)
 
     def defer(self, letter: str, expression: str) -> None:
-        """Add a fixed-size value to `run`."""
+        """Add a fixed-size value to `run`, to be packed or unpacked by the next generated call."""
         self.run.append((letter, expression, self.path))
 
     @contextmanager

@@ -1,6 +1,6 @@
 """The records of `__transaction_state`: the latest record of a transactional id contains its transaction's state.
 
-`transaction_states` lists the numbers of the states. Version 1 of the record's value is for
+The module `transaction_states` lists the numbers of the states. Version 1 of the record's value is for
 transaction.version 2 (KIP-890), in which every transaction bumps the producer epoch.
 """
 

@@ -151,10 +151,7 @@ class Broker:
         return log.read(offset, max_bytes, upper_bound_offset=upper_bound_offset, min_one_batch=min_one_batch)
 
     def on_partition_error(self, api_key: ApiKey, code: ErrorCode, partition: Partition | None) -> None:
-        """Handle the error of one partition in a Produce or Fetch request.
-
-        `Meter` replaces this method to count errors.
-        """
+        """Do nothing. `Meter` replaces this method to count the errors of partitions in Produce and Fetch requests."""
 
     def check_storage(self, log: PartitionLog) -> None:
         """Stop the node if the log is offline, unless the node is the only one of its cluster."""

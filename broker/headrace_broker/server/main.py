@@ -1,6 +1,6 @@
 """The broker's process: `python -m headrace_broker.server [FILE] [options]`.
 
-    FILE                  Kafka's properties file; without one, a single node with its data in ./headrace-data/broker
+    FILE                  Kafka properties file (default: run a single node with its data in ./headrace-data/broker)
     --property KEY=VALUE  set or override one key; may be repeated (also as `--override`, the name in Kafka's script)
     --cluster-id ID       the cluster id to format an empty data directory with (default: a new id)
     --watch-fd N          stop cleanly when this inherited descriptor reaches end-of-file. If a parent process keeps
@@ -71,8 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace broker start", description="Run a Kafka-compatible broker.")
     parser.add_argument(
-        "file", nargs="?", help="Kafka's properties file; without one, a single node on port 9092 with its data in "
-        f"./{_DEFAULTS_WITHOUT_FILE['log.dirs']}"
+        "file", nargs="?", help="Kafka properties file (default: run a single node on port 9092 with its data in "
+        f"./{_DEFAULTS_WITHOUT_FILE['log.dirs']})"
     )  # fmt: skip
     parser.add_argument(
         "--property", "--override", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
@@ -208,7 +208,7 @@ def _remove_signal_handlers(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _start_unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
-    """Start the node. Returns None if it is stopped first, for example while it waits for an unreachable quorum."""
+    """Start the node. Returns None if `stop` is set first, for example while the node waits for the quorum."""
     starting = asyncio.ensure_future(start)
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

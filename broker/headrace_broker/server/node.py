@@ -347,7 +347,7 @@ class Node:
         self.own_channel.leader_changed()
 
     async def _bootstrap(self) -> None:
-        """Write the first records of a new cluster: metadata.version, and min.insync.replicas from this node's file."""
+        """Write the first records of a new cluster: metadata.version and this node's configured min.insync.replicas."""
         assert self.controller is not None
         min_insync_replicas = LogConfig.from_properties({}, self.config.log_properties).min_insync_replicas
         await self.controller.submit(

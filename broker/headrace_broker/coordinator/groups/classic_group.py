@@ -209,7 +209,7 @@ class ClassicGroup:
     # -- members
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member whose protocols `supports` has accepted."""
+        """Add a member. The caller must first check the member's protocols with `supports`."""
         if not self.members:
             self.protocol_type = protocol_type
         if member.group_instance_id is not None:

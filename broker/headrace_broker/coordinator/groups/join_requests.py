@@ -94,7 +94,7 @@ class JoinRequests:
     def join(
         self, request: JoinGroupRequest, version: int, client: ClientIdentity, token: Token, now_ms: int
     ) -> CoordinatorResult:
-        """Handle JoinGroup. If the request must wait, a later result contains the response."""
+        """Handle JoinGroup. If the request must wait, the result of a later operation contains the response."""
         out = CoordinatorResult()
         try:
             self._join(_JoinRequest.from_request(request, version, client, token), now_ms, out)

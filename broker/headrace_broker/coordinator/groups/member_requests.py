@@ -1,8 +1,8 @@
 """Handles the SyncGroup, Heartbeat and LeaveGroup requests of the classic protocol.
 
-A SyncGroup request that must wait is stored in its `Member`, and a later result contains the
-response. A request with an unknown group, member or generation fails with Kafka's error code and
-changes nothing.
+A SyncGroup request that must wait is stored in its `Member`, and the result of a later operation
+contains the response. A request with an unknown group, member or generation fails with Kafka's error
+code and changes nothing.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Offsets expire by these rules (KIP-211):
 - In a Stable `consumer` group, if no member is subscribed to a topic, an offset of this topic expires when the
   retention time has passed since the offset was committed.
 - All other offsets do not expire.
+
+If an offset was committed with an expire timestamp, this timestamp replaces the retention time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat (68): join, stay in, and leave a group of the consumer protocol (KIP-848).
 
 A request contains the values that have changed since the member's previous heartbeat. The other
-fields are null. In version 1 the broker resolves regular expressions, and the client generates its
-member id.
+fields are null. In version 1, a member generates its own id, and can subscribe to all topics that
+match a regular expression.
 """
 
 from __future__ import annotations

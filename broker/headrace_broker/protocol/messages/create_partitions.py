@@ -1,8 +1,8 @@
 """CreatePartitions (37): increase the number of partitions of topics.
 
 `count` is the new number of partitions, which must be larger than the current number. If `assignments` is null, the
-controller places the replicas; null is not the field's default. Version 2 is flexible. The response of version 3 may
-contain THROTTLING_QUOTA_EXCEEDED.
+controller places the replicas. A sender must set null explicitly, because the field's default is an empty list. Version
+2 is flexible. The response of version 3 may contain THROTTLING_QUOTA_EXCEEDED.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Negative timestamps are special: -1 latest, -2 earliest, -3 maximum timestamp (from version 7 on), -4 earliest local
 (from version 8 on), -5 latest tiered (from version 9 on), -6 earliest pending upload (from version 11 on). A consumer
-sends the replica id -1, which is not the field's default. Version 4 adds leader epochs, version 6 is flexible, and
-version 10 adds a timeout.
+must set the replica id to -1, because the field's default is 0. Version 4 adds leader epochs, version 6 is flexible,
+and version 10 adds a timeout.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OffsetFetch (9): read the committed offsets of groups.
 
-From version 2 on, a null topic list requests all topics of the group. In version 7, the client may require stable
+From version 2 on, a null topic list requests all topics of the group. From version 7 on, the client may require stable
 offsets, that is, offsets that are not part of an open transaction. From version 8 on, a request contains several groups
 in `groups`. In earlier versions it contains one group in its top-level fields. Version 9 adds the member epoch, and
 version 10 identifies topics by id.

@@ -1,7 +1,7 @@
 """SaslHandshake (17): choose a SASL mechanism.
 
-After version 0 the client sends raw SASL tokens, each with a size prefix. After version 1 it sends SaslAuthenticate
-requests (KIP-152).
+After a version 0 request, the client sends raw SASL tokens, each with a size prefix. After a version 1 request, the
+client sends SaslAuthenticate requests (KIP-152).
 """
 
 from __future__ import annotations

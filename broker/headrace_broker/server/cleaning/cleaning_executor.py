@@ -59,7 +59,7 @@ class CleanerProcess:
         self._is_overdue = False
 
     async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
-        """See `CleaningExecutor`."""
+        """Clean in the child process; see `CleaningExecutor.clean`."""
         try:
             process = await self._running(job.is_overdue)
         except OSError as error:  # out of file descriptors or memory
@@ -121,7 +121,7 @@ class CleanerProcess:
         return CleaningFailed(f"the cleaner process exited with status {status}", is_lasting=False)
 
     async def close(self) -> None:
-        """See `CleaningExecutor`."""
+        """Kill the child process; see `CleaningExecutor.close`."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -136,7 +136,7 @@ class InlineCleaner:
         self._storage = storage
 
     async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
-        """See `CleaningExecutor`."""
+        """Clean on the event loop; see `CleaningExecutor.clean`."""
         for report in clean(self._storage, job, lambda size_bytes: None):
             yield report
             await asyncio.sleep(0)

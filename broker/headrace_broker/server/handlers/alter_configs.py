@@ -1,4 +1,4 @@
-"""AlterConfigs (33): replace a topic's whole set of configs.
+"""AlterConfigs (33): replace the whole set of dynamic configs of a topic or a broker.
 
 Old clients use this API instead of IncrementalAlterConfigs.
 """

@@ -159,7 +159,7 @@ def _partition_count(request: FetchRequest) -> int:
 def _handle_session_fetch(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int, correlation: int
 ) -> None:
-    """Respond with the session's changes, or wait for changes. The first response contains all partitions."""
+    """Respond with the session's changed partitions, or wait for changes. The first response has all partitions."""
     missing_bytes = request.min_bytes
     may_wait = request.session_epoch != INITIAL_EPOCH and request.max_wait_ms > 0 and bool(session.partitions)
     if may_wait and session.replica_id >= 0:

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): set, delete, append to or subtract from configs of topics (KIP-339)."""
+"""IncrementalAlterConfigs (44): change individual configs of topics and brokers (KIP-339)."""
 
 from __future__ import annotations
 

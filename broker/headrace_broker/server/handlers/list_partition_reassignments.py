@@ -20,7 +20,7 @@ LISTENERS = BROKER_AND_CONTROLLER
 def handle(
     context: RequestContext, request: ListPartitionReassignmentsRequest, version: int
 ) -> ListPartitionReassignmentsResponse:
-    """List the requested partitions that have adding or removing replicas.
+    """List the requested partitions that have `adding_replicas` or `removing_replicas`.
 
     Without a topic list, list such partitions of all topics.
     """

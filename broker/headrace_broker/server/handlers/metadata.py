@@ -54,7 +54,7 @@ def handle(
 
 
 def _topic_key(topic: MetadataRequestTopic, version: int) -> tuple[str | None, bytes]:
-    """Return (name, id), with which to look up the topic. Either the name or the id is unset.
+    """Return the name and the id for the topic lookup. The name is None if the topic is looked up by id.
 
     From version 12 on, an id takes precedence over the name, because the Java client sends an empty name with the id.
     """
@@ -71,7 +71,7 @@ def _leaders(image: MetadataImage, named: list[tuple[str | None, bytes]]) -> set
 async def _respond_when_resolved(
     context: RequestContext, request: MetadataRequest, named: list[tuple[str | None, bytes]], leaders: set[int]
 ) -> MetadataResponse:
-    """Wait until none of these leaders is suspected to be dead any more, or until a timeout, then respond."""
+    """Respond once no broker in `leaders` is suspected to be dead, or after a timeout."""
     await context.broker.suspected_brokers.wait_until_resolved(leaders)
     return _respond(context, request, named, {})
 

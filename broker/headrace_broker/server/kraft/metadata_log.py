@@ -119,7 +119,7 @@ class MetadataLog:
                 self._check_segment(base, end)
 
     def _check_segment(self, base: int, end: int | None) -> None:
-        """Check one segment; `end` is the base offset of the next segment."""
+        """Raise StartError if a segment is corrupt or incomplete. `end` is the base offset of the next segment."""
         path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
         log = self._storage.read(path) if self._storage.exists(path) else None
         if log is None:

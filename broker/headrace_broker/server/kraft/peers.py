@@ -66,8 +66,7 @@ class Peers:
     def on_request_from(self, node_id: int) -> None:
         """Mark a node as alive because it sent a request.
 
-        This node may have no other way to learn that the node is alive. For example, a leader seldom connects to its
-        followers.
+        The request may be the only sign that the node is alive. For example, a leader seldom connects to its followers.
         """
         self.connection_errors.pop(node_id, None)
         self.refused_nodes.discard(node_id)

@@ -127,7 +127,7 @@ class Quorum:
         return future
 
     def _log_rejected_request(self, request: Any, host: str, response: asyncio.Future[Response]) -> None:
-        """Log a rejected request, unless voters can receive its error although they are configured correctly."""
+        """Log a rejected request, unless the error is FENCED_LEADER_EPOCH, which is normal after an election."""
         errors = set() if response.cancelled() else _error_codes(response.result())
         if not errors - {ErrorCode.FENCED_LEADER_EPOCH}:
             return
@@ -289,9 +289,9 @@ class Quorum:
         self.peers.send(node_id, request, on_response)
 
     def _check_for_misconfiguration(self, node_id: int, response: Response | None) -> None:
-        """Report a voter that does not accept this node as a voter.
+        """Report the voter `node_id` if its response shows that this node or the voter is misconfigured.
 
-        One of the two nodes has a wrong configuration.
+        For example, the two nodes have different cluster ids or different voters.
         """
         if response is None:
             return

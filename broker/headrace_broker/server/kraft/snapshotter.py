@@ -4,7 +4,7 @@ The snapshotter also deletes old snapshots, and the log segments before the olde
 node writes its own snapshots. The image is immutable, so the event loop encodes it one batch of records at a time and
 does other work in between. Syncs run in a thread.
 
-A node writes a snapshot after `metadata.log.max.snapshot.interval.ms` or after
+A node writes a snapshot after `metadata.log.max.snapshot.interval.ms`, or when the new records reach
 `metadata.log.max.record.bytes.between.snapshots`. It writes the snapshot earlier if the new records are several times
 as large as the last snapshot, so that the duration of a start depends on the size of the metadata and not on the number
 of changes.

@@ -1,12 +1,13 @@
 """Tracks brokers that are suspected to be dead or were fenced recently, so that clients find new leaders quickly.
 
 Clients request metadata as soon as their connection to a leader breaks. If the response still names that leader,
-librdkafka requests metadata again only a second later. For this reason, if this broker's connection to the leader has
-broken too, the Metadata response waits up to 0.4 s until the controller has fenced the leader and elected new leaders.
+librdkafka waits a second before it requests metadata again. For this reason, if this broker's connection to the leader
+has broken too, the Metadata response waits up to 0.4 s until the controller has fenced the leader and elected new
+leaders.
 
 A fenced broker stays in the list of brokers for 10 s, although it leads no partitions. If a broker is missing from the
-list, librdkafka removes the broker's partitions before it reads their new leaders, and finds these partitions again
-only a second later.
+list, librdkafka removes the broker's partitions before it reads their new leaders, and needs a second to find these
+partitions again.
 """
 
 from __future__ import annotations

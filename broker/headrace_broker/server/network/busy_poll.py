@@ -7,7 +7,7 @@ yields the CPU to other processes on each poll. Polling does not increase the CP
 slept, its caches are empty, and the CPU processes the next request more slowly.
 
 Polling starts only after `_READS_IN_A_ROW` small reads in quick succession. It ends after one pause or one large read.
-So for every `_READS_IN_A_ROW` reads, the loop polls in vain for less than `_POLL_NS`. On a machine with one CPU, busy
+So for every `_READS_IN_A_ROW` reads, the loop wastes less than `_POLL_NS` on polling. On a machine with one CPU, busy
 polling is off.
 """
 

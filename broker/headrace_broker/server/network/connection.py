@@ -474,9 +474,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() == self._unwritten_bytes_at_sweep
 
     def detect_stalled_request(self) -> bool:
-        """Return whether the request received hardly any data since the last call, while other connections wait.
+        """Return whether hardly any data of the current request has arrived since the last call.
 
-        The other connections wait for memory of the pool.
+        Return False if the memory pool is not under pressure, or if this connection itself waits for memory.
         """
         memory = self._router.request_memory
         pending_bytes = self._end - self._start

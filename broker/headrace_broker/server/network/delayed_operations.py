@@ -1,8 +1,8 @@
 """Delayed operations (long-polling fetches and acks=all produces) as plain data, without an event loop.
 
-The owner reports appends, leader changes, deleted partitions and the time. Each report returns the operations that the
-owner must complete. Each operation is returned exactly once, at the latest when its deadline has passed. An operation
-that was returned or cancelled uses no memory or CPU time.
+The purgatory reports appends, leader changes, deleted partitions and the current time with method calls. Each call
+returns the operations that the purgatory must complete. Each operation is returned exactly once, at the latest when its
+deadline has passed. An operation that was returned or cancelled uses no memory or CPU time.
 
 A delayed fetch completes once enough bytes were appended. A delayed produce completes once each of its partitions has
 reached the required offset. An append must not iterate over the produces that it does not complete, because one
@@ -22,7 +22,7 @@ _OFFSET_AND_SEQUENCE = itemgetter(0, 1)
 
 
 class DelayedOperation:
-    """One delayed operation. The owner sets and uses `payload`; only `DelayedOperations` uses the other attributes."""
+    """One delayed operation. The purgatory uses `payload`; only `DelayedOperations` uses the other attributes."""
 
     __slots__ = ("_sequence", "deadline_ms", "done", "keys", "missing_bytes", "payload", "required_offsets")
 

@@ -71,7 +71,7 @@ def _has_failed(response: Any) -> bool:
 
 
 def _split_node(node: Any, items: tuple[str, ...], items_max: int) -> Iterator[tuple[Any, int]]:
-    """Yield pairs: a copy of the node with some of its items, and the number of these items."""
+    """Split a message: yield copies of `node` with some of its items each, and the number of items in each copy."""
     children = getattr(node, items[0])
     if not children:
         yield node, 1

@@ -1,4 +1,4 @@
-"""Chooses the error for a batch that an idempotent producer sent after a batch with a retriable error.
+"""Chooses the error for a batch that an idempotent producer sent after a batch that failed with a retriable error.
 
 A producer has up to five batches in flight. The first batch may be rejected because this broker does not lead the
 partition yet, or because the partition has too few in-sync replicas. If this problem ends before the second batch
@@ -30,7 +30,7 @@ _RETRIABLE = frozenset(
 
 
 class RetriableBatchErrors:
-    """The errors of one connection: for each partition, the retriable error with which a batch was rejected last."""
+    """The errors of one connection: the latest retriable error of a rejected batch, for each partition."""
 
     __slots__ = ("_errors",)
 

@@ -109,7 +109,7 @@ class ReplicaFetcher:
             self._loop.call_at(self._requested_at + _LONG_POLL_S, self._end_long_poll, self._requested_at)
 
     def remove(self, partition: Partition) -> None:
-        """Stop fetching this partition. If a later response contains its records, they are ignored."""
+        """Stop fetching this partition. Records of this partition in a later response are ignored."""
         self._partitions.pop(partition, None)
         self._backing_off.pop(partition, None)
         self._backoff_ms.pop(partition, None)
@@ -196,7 +196,7 @@ class ReplicaFetcher:
             self._to_request[partition] = None
 
     def _back_off_throttled(self) -> None:
-        """While the quota is exceeded, back off the throttled partitions whose replica is out of sync (KIP-73)."""
+        """While the quota is exceeded, pause fetching the throttled partitions that are out of sync (KIP-73)."""
         replication = self._broker.replication
         delay_ms = replication.follower_throttle.delay_ms(replication.now_ms())
         if delay_ms == 0:

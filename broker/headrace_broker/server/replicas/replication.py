@@ -261,7 +261,7 @@ class Replication:
     def is_throttled_as_follower(self, partition: Partition) -> bool:
         """Whether the follower throttle applies to this broker's replica.
 
-        This is so if the partition's replica on this broker is configured as throttled and is not in the ISR.
+        True if the partition's replica on this broker is configured as throttled and is not in the ISR.
         """
         topic = self._broker.image.topics.get(partition.topic)
         return (
