@@ -249,7 +249,7 @@ class MembershipCore:
         self.generation = Generation()
 
     def members(self, response: JoinGroupResponse) -> list[JoinGroupResponseMember]:
-        """Return the members for which the leader computes assignments."""
+        """Return the members in a JoinGroup response. The leader computes an assignment for each of them."""
         return list(response.members)
 
     def _record_error(self, error_code: int) -> ErrorCode:

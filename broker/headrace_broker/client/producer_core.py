@@ -275,7 +275,7 @@ class ProducerCore:
     # -- responses ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: ReadyBatch) -> Verdict:
-        """Resolve a batch that the broker has written to the log. With acks=0, resolve a batch that was sent."""
+        """Resolve a batch that the broker has written to the log. With acks=0, call this when the batch is sent."""
         self._remove_in_flight(batch).known_to_broker = True
         return Verdict.ALREADY_EXPIRED if batch.expired else Verdict.DONE
 

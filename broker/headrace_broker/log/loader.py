@@ -322,8 +322,8 @@ def create_segment(
 def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
     """Remove the files of interrupted operations; return the names of the remaining files.
 
-    If a `.cleaned` file exists, the `.swap` files from its offset on are removed too. In this case, a crash interrupted
-    the renames from `.cleaned` to `.swap`, and all original segments still exist.
+    If a `.cleaned` file exists, the `.swap` files with the same or a larger base offset are removed too. In this case,
+    a crash interrupted the renames from `.cleaned` to `.swap`, and all original segments still exist.
     """
     found = storage.listdir(directory)
     first_cleaned = min((offset_of(name) for name in found if name.endswith(CLEANED_SUFFIX)), default=None)

@@ -102,7 +102,10 @@ class FetchSession:
         )
 
     def mark_sent(self, key: Key, data: PartitionData) -> None:
-        """Store the values sent to the client. After an error, the next response contains the partition again."""
+        """Store the values sent to the client.
+
+        If `data` has an error code, the next response contains the partition again.
+        """
         cached = self.partitions.get(key)
         if cached is not None:
             failed = data.error_code != ErrorCode.NONE
