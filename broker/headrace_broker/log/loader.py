@@ -342,7 +342,7 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
 
     A `.log.swap` file and its indexes are complete. They replace the segments whose base offsets are in the offset
     range of the `.log.swap` file. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each
-    step, so an existing `.log` file has either its own indexes or no indexes.
+    step, so a `.log` file never has the indexes of another segment.
 
     If a `.swap` segment is corrupt, this function checks whether the first of the replaced segments still exists. If
     so, all replaced segments exist, and the corrupt segment is removed. If not, the corrupt segment is still renamed to
