@@ -254,7 +254,10 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return done
 
     def _by_node(self, resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-        """Group the resources by the node to query: a broker resource by the broker's id, others by None (any node)."""
+        """Group the resources by the id of the node to query.
+
+        A broker resource is under the broker's id. All other resources are under None, which means any node.
+        """
         grouped: dict[int | None, list[Resource]] = {}
         for kind, name in resources:
             own = int(name) if kind == BROKER and name.isdigit() else None

@@ -61,7 +61,7 @@ def assign_range(members: Sequence[SubscribedMember], partition_counts: Mapping[
 
 
 def assign_round_robin(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
-    """Take the partitions of all topics in order, and assign them to the members round-robin."""
+    """Assign the sorted partitions of all topics to the members round-robin."""
     assignment: Assignment = {member.member_id: [] for member in members}
     ordered = sorted(members, key=lambda member: member.sort_key)
     next_member = 0

@@ -181,9 +181,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def oldest_request(self) -> tuple[int, int] | None:
         """The oldest request in flight, as (correlation id, number of received bytes of its response).
 
-        The number is 0 while the response is short or has not begun. The result is None if no request is in flight, or
-        if the oldest request is a JoinGroup or SyncGroup request, because the response to such a request waits for
-        other members.
+        Only bytes in the frame are counted, so the number is 0 before the response begins and for a short response. The
+        result is None if no request is in flight, or if the oldest request is a JoinGroup or SyncGroup request, because
+        the response to such a request waits for other members.
         """
         if not self._in_flight or self._in_flight[0].api_key in _WAITING_FOR_GROUP_MEMBERS:
             return None
@@ -307,7 +307,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """Mark the connection as writable again and notify `on_writable`."""
+        """Mark the connection as writable again and call `on_writable`."""
         self.is_writable = True
         if self.on_writable is not None:
             self.on_writable()
@@ -401,7 +401,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._timer.set(request.deadline_s)
 
     def _check_timeouts(self) -> None:
-        """Fail if a request in flight has timed out, or else set the timer for the next timeout."""
+        """Close the connection if a request in flight has timed out, otherwise set the timer for the next timeout."""
         now_s = self._loop.time()
         for request in list(self._in_flight):
             if self._error is None and request.deadline_s <= now_s:

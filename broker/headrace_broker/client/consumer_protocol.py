@@ -174,7 +174,10 @@ class _ByteReader:
         return found
 
     def count(self, item_size_min: int) -> int:
-        """Return an array's length (0 for a null array). Raises ProtocolViolationError if too few bytes are left."""
+        """Read the length of an array (0 for a null array).
+
+        Raises ProtocolViolationError if the remaining bytes are too few for items of `item_size_min` bytes.
+        """
         count = self.int32()
         if count * item_size_min > self.remaining:
             raise ProtocolViolationError(

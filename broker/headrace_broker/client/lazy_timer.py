@@ -1,4 +1,4 @@
-"""A timer that may expire early. In return, most calls that set it cost almost nothing."""
+"""A timer that may expire earlier than requested, so that most calls of `set` cost almost nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class LazyTimer:
-    """Calls `on_expired` at the time passed to `set`, or earlier if an earlier call of `set` has set the timer.
+    """Calls `on_expired` at the time passed to `set`, or earlier, because `set` never postpones a pending timer.
 
     `on_expired` checks what is due, and sets the timer again. A client sets a timer for each request, but the response
     usually arrives long before the timer expires. Creating and cancelling a timer of the event loop for each request
@@ -21,7 +21,7 @@ class LazyTimer:
         self._due_s = 0.0
 
     def set(self, due_s: float) -> None:
-        """Let the timer expire at this time of the event loop's clock at the latest."""
+        """Set the timer to the event loop's time `due_s`, unless the timer is already set to an earlier time."""
         if self._handle is not None:
             if self._due_s <= due_s:
                 return

@@ -119,8 +119,8 @@ class GroupMembership:
 
         A static member sends no LeaveGroup: it stays a member until its session times out.
 
-        During a rebalance, the response to JoinGroup or SyncGroup may arrive after minutes, and a broker handles the
-        requests of one connection in order. LeaveGroup then uses a new connection.
+        A broker handles the requests of one connection in order, and the response to JoinGroup or SyncGroup may take
+        minutes. During a rebalance, LeaveGroup is therefore sent on a new connection.
         """
         is_rebalancing = self._core.state in (MemberState.JOINING, MemberState.SYNCING)
         await self._stop(self._task)

@@ -194,7 +194,7 @@ class MembershipCore:
     def is_session_expired(self, now_ms: float) -> bool:
         """Return whether the session timeout has passed without a response from the coordinator.
 
-        The coordinator has then removed this member.
+        If the session has expired, the coordinator may have removed this member.
         """
         return self.state is MemberState.STABLE and now_ms - self._last_response_ms > self._session_timeout_ms
 
@@ -249,7 +249,7 @@ class MembershipCore:
         self.generation = Generation()
 
     def members(self, response: JoinGroupResponse) -> list[JoinGroupResponseMember]:
-        """Return the members for which the leader computes assignments."""
+        """Return the members in a JoinGroup response. The leader computes an assignment for each of them."""
         return list(response.members)
 
     def _record_error(self, error_code: int) -> ErrorCode:

@@ -15,8 +15,8 @@ Guarantees:
     The broker cannot detect this: brokers remember only a few batches of a producer. (After a restart, Apache Kafka
     remembers only one batch.) The Java producer bumps the epoch and sends the batch again, so it may write the batch
     twice. A producer with `is_at_least_once` does the same.
-- A batch that is too large is split, unless an attempt may have written it: the halves could be written in addition to
-  it. A producer with `is_at_least_once` splits every batch that is too large.
+- A batch that is too large is split, unless an attempt may have written it. In this case, the log could contain both
+  the batch and its halves. A producer with `is_at_least_once` splits every batch that is too large.
 - As in Java, epochs are bumped for each partition separately, because brokers track epochs for each partition.
 - A failed batch does not affect other partitions.
 
@@ -230,7 +230,7 @@ class ProducerCore:
         """Return how many batches may be in flight.
 
         The limit is one until the broker has accepted a batch of the producer. A broker accepts any first sequence from
-        an unknown producer, so no batch may arrive before the first batch.
+        an unknown producer, so it would accept a later batch that arrives before the first batch.
         """
         return self._in_flight_per_partition if state.known_to_broker or not self._idempotent else 1
 
@@ -275,7 +275,7 @@ class ProducerCore:
     # -- responses ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: ReadyBatch) -> Verdict:
-        """Resolve a batch that the broker has written to the log. With acks=0, resolve a batch that was sent."""
+        """Resolve a batch that the broker has written to the log. With acks=0, call this when the batch is sent."""
         self._remove_in_flight(batch).known_to_broker = True
         return Verdict.ALREADY_EXPIRED if batch.expired else Verdict.DONE
 

@@ -322,8 +322,8 @@ def create_segment(
 def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
     """Remove the files of interrupted operations; return the names of the remaining files.
 
-    If a `.cleaned` file exists, the `.swap` files from its offset on are removed too. In this case, a crash interrupted
-    the renames from `.cleaned` to `.swap`, and all original segments still exist.
+    If a `.cleaned` file exists, the `.swap` files with the same or a larger base offset are removed too. In this case,
+    a crash interrupted the renames from `.cleaned` to `.swap`, and all original segments still exist.
     """
     found = storage.listdir(directory)
     first_cleaned = min((offset_of(name) for name in found if name.endswith(CLEANED_SUFFIX)), default=None)
@@ -342,7 +342,7 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
 
     A `.log.swap` file and its indexes are complete. They replace the segments whose base offsets are in the offset
     range of the `.log.swap` file. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each
-    step, so an existing `.log` file has either its own indexes or no indexes.
+    step, so a `.log` file never has the indexes of another segment.
 
     If a `.swap` segment is corrupt, this function checks whether the first of the replaced segments still exists. If
     so, all replaced segments exist, and the corrupt segment is removed. If not, the corrupt segment is still renamed to

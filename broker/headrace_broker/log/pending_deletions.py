@@ -40,7 +40,7 @@ class PendingDeletions:
         self._renamed: list[tuple[int, str]] = []  # (time from which the directory may be removed, path)
 
     def delete(self, directory: LogDirectory, log: PartitionLog, now_ms: int) -> None:
-        """Delete a log that was removed from the manager.
+        """Delete the directory of a log that the log manager no longer serves.
 
         Raises OSError if the directory cannot be renamed; `maintain` then retries the rename.
         """

@@ -125,7 +125,8 @@ def _producers_before(storage: Storage, directory: str, segments: list[LogSegmen
 class _EpochRebuilder:
     """Rebuilds the leader epochs from the batches.
 
-    Keeps the entries of `known` whose start offset is in a gap before a batch.
+    `known` contains the leader epochs before the recovery. An entry of `known` is kept if its start offset is in a gap
+    before a batch.
     """
 
     def __init__(self, known: Sequence[tuple[int, int]], epochs: LeaderEpochCache, end_offset: int) -> None:

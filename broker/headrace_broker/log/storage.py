@@ -17,7 +17,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 def is_out_of_file_descriptors(error: OSError) -> bool:
-    """Return whether `error` means that no file descriptor is free. No file was changed, and a retry may succeed."""
+    """Return whether `error` means that no file descriptor is free.
+
+    In this case, the failed operation changed no file, and a retry may succeed.
+    """
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 

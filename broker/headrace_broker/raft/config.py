@@ -34,5 +34,5 @@ class RaftConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """A leader resigns if it has not received fetches from a majority of the voters within this time."""
+        """The time without fetches from a majority of the voters after which a leader resigns."""
         return self.fetch_timeout_ms * 3 // 2

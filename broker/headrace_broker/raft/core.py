@@ -151,12 +151,12 @@ class Raft:
         return self._drain_effects()
 
     def on_appended(self, now_ms: int) -> list[Effect]:
-        """Continue after the caller has appended records to the log of this node, which is the leader."""
+        """Handle the records that the caller has appended to the log of this node, which is the leader."""
         self.role.on_appended(now_ms)
         return self._drain_effects()
 
     def on_flushed(self, now_ms: int) -> list[Effect]:
-        """Continue after the log's flushed offset has advanced."""
+        """Handle an advance of the log's flushed offset."""
         self.role.on_flushed(now_ms)
         return self._drain_effects()
 

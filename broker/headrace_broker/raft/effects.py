@@ -52,7 +52,7 @@ class HighWatermarkAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """`leader_id` is the leader of `epoch`. It is -1 if the leader is unknown."""
+    """The leader or the epoch has changed. `leader_id` is -1 if the leader of `epoch` is unknown."""
 
     leader_id: int
     epoch: int

@@ -112,7 +112,7 @@ class Leader(Role):
             del self.observers[node]
 
     def _majority_contact_ms(self) -> int:
-        """Return the latest time T such that a majority of the voters, including this node, has fetched since T."""
+        """Return the latest time since which enough voters have fetched to form a majority with this node."""
         return sorted(self._last_contact_ms.values(), reverse=True)[self.raft.config.majority - 2]
 
     def _send_begin_quorum_epoch(self, now_ms: int) -> None:

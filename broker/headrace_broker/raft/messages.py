@@ -155,7 +155,7 @@ def fetch_replica_id(request: fetch.FetchRequest) -> int:
 
 
 def fetch_request(config: RaftConfig, epoch: int, last: OffsetAndEpoch, high_watermark: int) -> fetch.FetchRequest:
-    """Build a fetch from the leader of `epoch` for the records after `last`, the end of the local log."""
+    """Build a request to the leader of `epoch` for the records after `last`, the end of the local log."""
     partition = fetch.FetchPartition(
         partition=0,
         current_leader_epoch=epoch,

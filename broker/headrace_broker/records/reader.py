@@ -164,7 +164,8 @@ def _from_offset(columns: RecordColumns, from_offset: int) -> RecordColumns:
 def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
     """Append `batch` to `columns` in place.
 
-    If only `columns` or only `batch` has keys (or headers), use null keys (or empty headers) for the other records.
+    If only one of the two has keys, the keys of the other records become null. If only one of the two has headers, the
+    headers of the other records become empty.
     """
     count = len(columns)
     if columns.keys is not None or batch.keys is not None:

@@ -5,7 +5,7 @@ Therefore requests and responses contain only the partitions that have changed. 
 partition as dirty in each session that contains it. The cost of a fetch is proportional to the number of dirty
 partitions.
 
-On the client, `FetchSessionHandler` computes the partitions that the next request must contain.
+On the fetching replica, `FetchSessionHandler` computes the partitions that the next request must contain.
 
 This module has no I/O. Only the broker's event loop uses it, so there are no locks.
 """
@@ -102,7 +102,10 @@ class FetchSession:
         )
 
     def mark_sent(self, key: Key, data: PartitionData) -> None:
-        """Store the values sent to the client. After an error, the next response contains the partition again."""
+        """Store the values sent to the client.
+
+        If `data` has an error code, the next response contains the partition again.
+        """
         cached = self.partitions.get(key)
         if cached is not None:
             failed = data.error_code != ErrorCode.NONE
@@ -171,7 +174,8 @@ class FetchSessionCache:
         """Close the earlier sessions of a replica that opens a new session, for example after a disconnection.
 
         The last request on the closed connection may be processed late. If the replica's earlier session still existed,
-        this request would reset the replica's log end offset to an old fetch offset until the partition changes again.
+        this request would set the replica's log end offset to an old fetch offset. This offset would remain until the
+        partition changes again, because the new session omits unchanged partitions.
         """
         for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
             self._close(session.session_id)

@@ -96,10 +96,10 @@ def next_fetch(
 def end_after_append(action: FetchAction, records: Buffer) -> tuple[int, int] | None:
     """Return (offset, epoch) of the log end after the append, or None if the next fetch must wait for the append.
 
-    A fetch tells the leader that the follower has every record before the fetch offset. If the fetch offset is below
-    the leader's high watermark, the fetch commits no record and does not let the follower join the ISR. Only in this
-    case may the follower send the next fetch before the append completes. A follower in the ISR is never below the high
-    watermark.
+    A fetch tells the leader that the follower has every record before the fetch offset. A fetch below the leader's high
+    watermark commits no record and does not let the follower join the ISR, so the follower may send it before the
+    append completes. Any other fetch must wait. A follower in the ISR is never below the high watermark, so it always
+    waits.
     """
     if not isinstance(action, Append):
         return None

@@ -149,7 +149,7 @@ class LeaderReplicas:
         follower.broker_epoch = broker_epoch
 
     def on_appended(self, base_offset: int, now_ms: int) -> None:
-        """Set the caught-up time of the in-sync followers that had every record before the append at `base_offset`.
+        """After an append at `base_offset`, update the caught-up time of in-sync followers with all earlier records.
 
         A follower's fetch session omits unchanged partitions, so the last fetch of a caught-up follower may be long
         ago. The follower's lag starts with this append. Skip followers outside the ISR, because they may be dead.
@@ -267,9 +267,9 @@ class LeaderReplicas:
     def on_proposal_accepted(self, isr: Iterable[int], partition_epoch: int) -> None:
         """Apply `isr`, the ISR that the controller has accepted, unless `isr` lacks a replica of the current ISR.
 
-        A smaller ISR takes effect only when it arrives through the metadata log. The metadata log first delivers the
-        controller's earlier decisions, for example a larger min.insync.replicas. The larger value decides whether the
-        removed replica joins the eligible leader replicas.
+        A smaller ISR takes effect only when the metadata log contains it, after all earlier changes. One of these
+        changes may increase min.insync.replicas. With the old value, the leader could commit records that a removed
+        replica lacks, although the controller keeps this replica as an eligible leader replica (KIP-966).
         """
         isr = tuple(isr)
         if partition_epoch >= self.partition_epoch and set(self.isr) <= set(isr):

@@ -17,7 +17,7 @@ EVERY_PARTITION = frozenset((-1,))
 
 
 class ReplicationThrottle:
-    """The rate limit and its throttled partitions. `now_ms` must never decrease."""
+    """A rate limit and the partitions that are throttled. The argument `now_ms` must never decrease."""
 
     def __init__(self, samples_max: int, sample_ms: int) -> None:
         self.bytes_per_s: int | None = None

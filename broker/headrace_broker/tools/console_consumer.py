@@ -267,7 +267,7 @@ class _Output:
     def seek_to_unwritten(self, consumer: Consumer) -> None:
         """Seek back to each partition's first unwritten record.
 
-        On close, the consumer then commits only written records. Call this method in the event loop's thread.
+        `Consumer.close` then commits only the offsets of written records. Call this method in the event loop's thread.
         """
         assigned = set(consumer.assignment)
         for batch in reversed(self._unwritten):

@@ -122,7 +122,10 @@ def _parser() -> Parser:
 
 
 def producer_properties(options: argparse.Namespace, *, interactive: bool) -> dict[str, str]:
-    """Return the producer's properties, in order of precedence: options, --command-property, --command-config."""
+    """Return the producer's properties.
+
+    --command-property overrides --command-config, and the tool's other options override both.
+    """
     properties = properties_of(options.command_config, options.command_property)
     properties["bootstrap.servers"] = options.bootstrap_server
     if options.compression_codec is not None:

@@ -131,9 +131,10 @@ def check_brokers(
 def propose(
     current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None], start: int
 ) -> dict[TopicPartition, Sequence[int]]:
-    """Return new replicas for every partition, placed round-robin on the brokers of `racks`, starting at `start`.
+    """Return new replicas for every partition, placed round-robin on the brokers of `racks`.
 
-    There must be at least as many brokers as replicas per partition.
+    `start` is the position in the rotation at which the first partition of each topic is placed. There must be at least
+    as many brokers as replicas per partition.
     """
     brokers = {broker: BrokerImage(broker, bytes(16), 0, (), rack=rack, fenced=False) for broker, rack in racks.items()}
     image = MetadataImage(brokers=brokers)
