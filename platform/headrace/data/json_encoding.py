@@ -24,6 +24,9 @@ from headrace.data.schema import INT_RANGES, Schema, Type
 _encoder = msgspec.json.Encoder()
 _lower_hex = re.compile(rb"\\(?:\\|u00([01][0-9a-f]))")
 _four_bytes = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
+_VALUES_PER_CHUNK = 1000
+"""The number of values that are encoded at once. 10,000 rows of 20 columns exceed the CPU cache, and encoding them at
+once takes a third longer per row."""
 _PLAIN_TYPES = {str, int, bool, type(None)}
 _TEXT_TYPES = {str}
 
@@ -46,20 +49,33 @@ def encode_list(
     If `is_checked` is true, the values are known to match the schema. Otherwise this function raises RecordErrors,
     which contains an error for each value that does not match the schema.
     """
-    texts = list_encoder(schema, options, is_checked)(values)
-    if texts is not None:
-        return texts
-    texts = []
+    encode = list_encoder(schema, options, is_checked)
+    texts: list[bytes] = []
     errors: dict[int, Exception] = {}
-    for index, value in enumerate(values):
+    for start in range(0, len(values), _VALUES_PER_CHUNK):
+        chunk = values[start : start + _VALUES_PER_CHUNK]
+        encoded = encode(chunk)
+        texts += _encode_one_by_one(schema, chunk, options, start, errors) if encoded is None else encoded
+    if errors:
+        raise RecordErrors(errors)
+    return texts
+
+
+def _encode_one_by_one(
+    schema: Schema | None, values: list[Any], options: EncodingOptions, start: int, errors: dict[int, Exception]
+) -> list[bytes]:
+    """Return the JSON text of each value that matches the schema.
+
+    Put the errors of the other values into `errors`. The index of the first value is `start`.
+    """
+    texts = []
+    for index, value in enumerate(values, start):
         try:
             texts.append(encode_tree(to_json(schema, value, options)))
         except DataError as error:
             errors[index] = error
         except (UnicodeEncodeError, OverflowError, RecursionError, TypeError, ValueError) as error:
             errors[index] = DataError(f"Converting Kafka Connect data to byte[] failed: {error}")
-    if errors:
-        raise RecordErrors(errors)
     return texts
 
 

@@ -291,6 +291,17 @@ def test_error_for_a_batch_with_invalid_values_contains_their_indexes() -> None:
     assert len(converter().from_connect_batch("t", LINE, good)) == 2
 
 
+def test_large_batch_is_encoded_in_its_order_and_its_errors_contain_indexes_in_the_batch() -> None:
+    """The encoder splits a large batch into chunks."""
+    rows: list[Any] = [(f"line {number}", None) for number in range(3500)]
+    texts = converter().from_connect_batch("t", LINE, rows)
+    assert [converter().to_connect("t", text).value for text in texts] == rows
+    rows[1700], rows[3400] = (None, None), (1, None)
+    with pytest.raises(RecordErrors) as caught:
+        converter().from_connect_batch("t", LINE, rows)
+    assert list(caught.value.errors) == [1700, 3400]
+
+
 def test_consecutive_json_values_with_equal_schemas_are_decoded_to_one_list_of_values() -> None:
     configured = converter()
     lines = configured.from_connect_batch("t", LINE, [("a", None), ("b", "c")])
