@@ -136,7 +136,7 @@ def _deletes(config: ExtractNewRecordStateConfig) -> _Deletes:
 
 
 class _Envelope(NamedTuple):
-    """A plan for one event schema: the indexes of its fields, and functions that build rows and headers."""
+    """Cached data about one event schema: the indexes of its fields, and functions that build rows and headers."""
 
     before: int | None
     after: int

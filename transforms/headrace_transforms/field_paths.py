@@ -1,4 +1,4 @@
-"""Field paths.
+"""Parses field paths, and finds the fields and values to which they refer.
 
 A path of version V1 is the name of a top-level field. A path of version V2 contains the names of nested fields,
 separated by dots (KIP-821)."""

@@ -43,8 +43,8 @@ class _Leaf(NamedTuple):
 class Flatten(KeyOrValue[FlattenConfig]):
     """Flattens structs and maps.
 
-    Arrays are not flattened. A field of an optional struct becomes optional. If a field has no default but its struct
-    has one, the field's default is its value in the struct's default. Null keys and values are not changed.
+    Arrays are not flattened. A field of an optional struct becomes optional. A field without a default gets its default
+    from the default of its struct, if the struct has one. Null keys and values are not changed.
     """
 
     abstract = True

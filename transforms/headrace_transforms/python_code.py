@@ -4,11 +4,11 @@
     transforms.total.type=Python
     transforms.total.expression={**value, "total": value["price"] * value["count"]}
 
-A function receives the attributes of a record that its parameters name. An expression can use the same attributes:
-`value`, `key`, `topic`, `partition`, `timestamp` (in ms), `headers` and `record`.
+The parameter names of a function select the attributes of a record that the function receives: `value`, `key`, `topic`,
+`partition`, `timestamp` (in ms), `headers` and `record`. An expression can use the same names.
 
-If the result is None, the record is dropped. If the result is a record, it replaces the record. Every other result is
-the record's new value.
+If the result is None, the record is dropped. If the result is a record, it replaces the original record. Every other
+result is the record's new value.
 
 A function with the single parameter `values` receives a list with the values of many records, and returns a list with
 one result for each value. If such a call fails, the function is called again for each value. Every other function is
@@ -76,7 +76,7 @@ def _check_expression(text: str) -> None:
 
 
 class PythonConfig(Config):
-    """Configuration of Python."""
+    """Configuration of the Python transform."""
 
     expression: str | None = key(
         "expression", default=None, validator=_check_expression, non_empty=True, importance=Importance.HIGH,
@@ -271,7 +271,7 @@ class _LocatedError(DataError):
 
 
 def _line(error: BaseException, file: str) -> int | None:
-    """Return the line of the file that the error's traceback names, or None if it names no line of the file."""
+    """Return the line number of the innermost call in `file` in the error's traceback, or None if there is none."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
@@ -331,7 +331,7 @@ def _attribute(record: Any, name: str) -> Any:
 
 
 def _columns(batch: Batch, parameters: Sequence[str]) -> list[Sequence[Any]]:
-    """Return one list per parameter. The list contains the attribute with this name of every record of the batch."""
+    """Return one list per parameter. It contains, for each record, the attribute with the parameter's name."""
     count = len(batch)
     records = batch.to_records() if "record" in parameters else []
     columns: dict[str, Callable[[], Sequence[Any]]] = {

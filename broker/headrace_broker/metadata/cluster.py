@@ -21,7 +21,7 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 def bootstrap_records(image: MetadataImage, min_insync_replicas: int = 1) -> list[MetadataRecord]:
-    """Return the first records of a new active controller.
+    """Return the records that a new active controller appends first.
 
     They set the feature levels and the cluster-wide configs that `image` lacks. `min_insync_replicas` is the value in
     the controller's properties file.

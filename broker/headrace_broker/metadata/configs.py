@@ -56,7 +56,7 @@ Changes = Sequence[Alteration] | Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """A topic or a broker. Error messages start with `label`."""
+    """A topic or broker whose configs are set. Error messages about it start with `label`."""
 
     kind: int
     name: str

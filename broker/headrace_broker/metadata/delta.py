@@ -159,7 +159,7 @@ class MetadataDelta:
             self._changed_partitions.clear()
 
     def _writable_partitions(self, topic_id: bytes, index: int) -> tuple[str, list[PartitionImage]]:
-        """Return (name, list of partitions) of a topic whose partition `index` changes."""
+        """Return a topic's name and a mutable list of its partitions, and mark partition `index` as changed."""
         topics, names = self._writable_topics()
         name = names.get(topic_id)
         if name is None:

@@ -67,7 +67,7 @@ class PartitionImage:
         """Whether `replica` can fetch lost records from another replica that is the leader or may become the leader.
 
         The result is False for the last in-sync replica. After a restart, this replica is elected leader again even if
-        its log is corrupt. If it then truncated its log, no other replica would have the truncated records.
+        its log is corrupt, and records that it has truncated may be missing on all other replicas.
         """
         if any(other != replica for other in (*self.isr, *self.eligible_leader_replicas)):
             return True

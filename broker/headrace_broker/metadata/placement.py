@@ -3,8 +3,8 @@
 The guarantees are those of Kafka's StripedReplicaPlacer. The first replicas, which become leaders, rotate through the
 racks and are on live brokers. The replicas of a partition are spread over as many racks as possible. A fenced broker
 receives a replica only if all live brokers of its rack already have a replica of the partition. All brokers without a
-rack together count as one rack. The placement is deterministic. A caller that places many topics increases `start`, so
-that small topics do not all start on the same broker.
+rack together count as one rack. The placement is deterministic. A caller that places many topics passes a larger
+`start` for each topic, so that small topics do not all start on the same broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 def place_partitions(
     image: MetadataImage, start: int, count: int, replication_factor: int, topic: str
 ) -> list[tuple[int, ...]]:
-    """Return the replica lists of `count` partitions, starting at index `start` of the rotation.
+    """Return the replica lists at `count` positions of the round-robin order, from position `start` on.
 
     Raises ApiError INVALID_REPLICATION_FACTOR if too few brokers are registered or all brokers are fenced.
     """
@@ -37,9 +37,10 @@ def place_partitions(
 
 
 def next_start(image: MetadataImage, last_leader: int) -> int:
-    """Return the index of the rotation from which to place further partitions of a topic.
+    """Return the position in the round-robin order at which to place the partitions that are added to a topic.
 
-    This is the index after the first replica list that starts with `last_leader`, or 0 if there is no such list.
+    `last_leader` is the preferred leader of the topic's last partition. The result is the position after the first
+    replica list that starts with `last_leader`, or 0 if no replica list starts with this broker.
     """
     racks = _racks(image)
     if any(live for live, _ in racks):
@@ -68,7 +69,7 @@ def _racks(image: MetadataImage) -> list[_Rack]:
 
 
 def _stripe(racks: Sequence[_Rack], position: int, replication_factor: int) -> tuple[int, ...]:
-    """Return the replicas at one index of the rotation.
+    """Return the replica list at one position of the round-robin order.
 
     The replicas are on one broker of each rack, then on a second broker of each rack, and so on.
     """

@@ -3,8 +3,8 @@
 Each replica cleans its log separately. The first cleaning that finds a tombstone sets the tombstone's delete horizon
 (KIP-534). A later cleaning may remove the tombstone when the horizon has passed on the node's clock. A replica that was
 down until after the horizon may never receive the tombstone and may keep an older record. A replica that is catching up
-copies a cleaned log. Its log may lack records that the leader has removed because newer records of the same keys follow
-at higher offsets.
+copies the leader's cleaned log. Until the replica has fetched the latest record of a key, it may have no record of
+this key, because the leader has removed the older records.
 """
 
 from __future__ import annotations

@@ -294,7 +294,11 @@ class _SimulatedFile:
         self._file.truncate(size)
 
     def allocate(self, size: int) -> None:
-        """Allocate at most 8 KiB, so that files outgrow their allocation. The zeros use no disk space."""
+        """Extend the file with zeros up to `size`, but by at most 8 KiB.
+
+        With this limit, the simulation also covers writes beyond the allocated space. The zeros do not count as used
+        disk space.
+        """
         self._storage._files()
         self._file.truncate(max(self._file.size(), min(size, self._file.size() + _ALLOCATED_BYTES_MAX)))
 

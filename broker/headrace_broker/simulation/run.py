@@ -38,9 +38,9 @@ def run_seed(
 ) -> Summary:
     """Run the simulation of one seed.
 
-    If `faults` is not empty, only these kinds of fault occur. If `topics` is not empty, only these additional topics
-    exist. Faults are injected for `torment_s` seconds. Raises Violation if a guarantee is violated. The notes of the
-    exception are the events of the run.
+    If `faults` is not empty, only these kinds of fault occur. If `topics` is not empty, the run has only these topics
+    and the topic that keeps all records. Faults are injected for `torment_s` seconds. Raises Violation if a guarantee
+    is violated. The notes of this exception list the events of the run.
     """
     cluster = SimulatedCluster(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
     cluster.verbose = verbose

@@ -106,7 +106,7 @@ class Workload:
         self.history.check(self.final)
 
     async def wait_for_clients(self, names: list[str], timeout_s: float) -> None:
-        """Wait until the clients `names` finish. Raises Violation if a client fails or times out."""
+        """Wait until the clients with these names finish. Raises Violation if a client fails or times out."""
 
         def unfinished() -> list[str]:
             return [name for name in names if not self._tasks[name].done()]
@@ -357,7 +357,7 @@ class Workload:
             raise error
 
     async def _attempt(self, call: Coroutine[Any, Any, Any], topic: str, *, exists: bool) -> bool | None:
-        """Await the request; return whether the topic exists after the request, or None if the request failed."""
+        """Create or delete a topic. Return `exists`, the topic's state after success, or None if the request failed."""
         try:
             error = (await call)[topic]
         except ClientError as failure:

@@ -38,7 +38,7 @@ def add_worker_options(parser: argparse.ArgumentParser, *, default_name: str) ->
 
 
 def start_in_background(module: str, options: argparse.Namespace, files: Iterable[Path]) -> int:
-    """Run a module with these options and files in a background process; return the exit code of the command."""
+    """Start a module with these options and files in a background process; return the exit code 0 immediately."""
     directory = Path(os.environ.get("LOG_DIR", "logs"))
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module]

@@ -174,7 +174,7 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         return self.from_connect_batch(topic, schema, values.items()) if texts is None else texts
 
     def _envelope_prefix(self, schema: Schema | None) -> bytes:
-        """Return the JSON before the payload of values with this schema."""
+        """Return the bytes that precede the payload in the envelope of values with this schema."""
         found = self._prefixes.get(schema)
         if found is not None:
             return found
@@ -220,7 +220,10 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         return self._split_texts(topic, data) if texts is None else [SchemaRun(None, texts)]
 
     def _split_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
-        """Decide for each value whether it stays text, so that its form does not depend on the other values."""
+        """Keep each valid schemaless object as text, and parse all other values.
+
+        Whether a value stays text does not depend on the other values in `data`.
+        """
         runs: list[SchemaRun] = []
         errors: dict[int, Exception] = {}
         position = 0

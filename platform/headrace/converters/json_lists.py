@@ -46,7 +46,7 @@ class PayloadDecoder:
         return from_json(self.schema, parse(payload), self._replace_null)
 
     def decode_list(self, payloads: Sequence[bytes]) -> Values:
-        """Decode every value, with structs as rows. Raises RecordErrors with an error for each invalid payload."""
+        """Decode every value; structs become rows or columns. Raises RecordErrors with an error per invalid payload."""
         if self._fast is not None:
             try:
                 return self._fast(payloads)
@@ -102,7 +102,10 @@ def _map_decoder(names: tuple[str, ...]) -> _ListDecoder | None:
 
 
 def _struct_decoder(schema: Schema, replace_null: bool) -> _ListDecoder:
-    """Return a decoder of structs. msgspec checks names, types and ranges; then some columns are converted."""
+    """Return a function that decodes JSON objects to struct columns.
+
+    msgspec checks names, types and ranges. The columns of some types, for example logical types, are then converted.
+    """
     names = [field.name for field in schema.fields]
     fields: list[Any] = []
     conversions: list[tuple[int, Callable[[Any], Any]]] = []

@@ -106,8 +106,8 @@ def _as_lines(data: Sequence[bytes | None]) -> Lines | None:
     """Decode the items in one call as `Lines`.
 
     Return None if `data` is empty, or if an item is null or contains a line feed. The items are joined with line feeds.
-    A line feed ends an incomplete UTF-8 sequence, as the end of an item does, so the result is the same as for single
-    items.
+    A line feed ends an incomplete UTF-8 sequence, as the end of an item does, so the result is the same as if each
+    item were decoded separately.
     """
     try:
         joined = b"\n".join(data)  # type: ignore[arg-type]

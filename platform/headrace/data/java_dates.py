@@ -131,7 +131,10 @@ def _field_formatter(token: _Token) -> Callable[[dt.datetime], str]:
 
 
 def _compile_formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
-    """Compile the pattern to generated code such as ``"%04d-%02d %s" % (moment.year, moment.month, part0(moment))``."""
+    """Generate a function that formats a datetime by the pattern.
+
+    Its code is, for example, ``"%04d-%02d %s" % (moment.year, moment.month, part0(moment))``.
+    """
     template, arguments = "", []
     scope: dict[str, Any] = {}
     for number, token in enumerate(tokens):

@@ -132,9 +132,9 @@ def _try_encode_lines(items: list[Any]) -> list[bytes] | None:
 
 
 def _struct_encoder(schema: Schema, options: EncodingOptions, is_checked: bool) -> ListEncoder:
-    """Return an encoder of structs: msgspec validates the plain fields of all rows, then encodes one object per row.
+    """Return an encoder of structs, which creates an object from each row and encodes the objects with msgspec.
 
-    The rows are not validated if `is_checked` is true.
+    Unless `is_checked` is true, msgspec first validates all rows, except the fields that it cannot check.
 
     If some fields need a conversion or a check that msgspec lacks, generated code creates the objects:
     ``[Row(v0, f1(v1), …) for v0, v1, … in rows if <conditions that msgspec cannot check>]``.

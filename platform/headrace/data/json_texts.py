@@ -62,7 +62,10 @@ def json_texts(texts: Sequence[bytes]) -> JsonTexts | None:
 
 
 def _is_utf8(joined: bytes) -> bool:
-    """Whether all joined texts are UTF-8. Each text starts with a brace, so no character extends over two texts."""
+    """Whether the joined texts are valid UTF-8.
+
+    Each single text is then valid too: it starts with a brace, so no character extends over two texts.
+    """
     if joined.isascii():
         return True
     try:

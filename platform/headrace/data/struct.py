@@ -101,8 +101,8 @@ class Struct(_Mapping):
     def matches_schema(self, schema: Schema) -> bool:
         """Whether this struct is a valid value of `schema`.
 
-        If `schema` has a default, it is sufficient that the fields are equal. A struct that is the default of `schema`
-        is created before `schema`. The struct's own schema therefore lacks the default, and is not equal to `schema`.
+        The struct's own schema must equal `schema`. If `schema` has a default, equal fields are sufficient: the default
+        is a struct that is created before `schema`, so the default's own schema has no default.
         """
         own = self.schema
         return own is schema or own == schema or (schema.default is not None and own.fields == schema.fields)

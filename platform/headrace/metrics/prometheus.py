@@ -118,7 +118,7 @@ def _start_counts(prefix: str, kind: str, counts: StartCounts) -> Iterator[Metri
 
 
 def _rebalance_metrics(metrics: RebalanceMetrics) -> Iterator[Metric]:
-    """Yield the metrics of a worker in a group. Texts are labels of metrics with the value 1."""
+    """Yield the metrics of a worker in a group. A string is the label of a metric with the value 1."""
     for prefix in ("kafka_connect_worker_rebalance_", "kafka_connect_connect_worker_rebalance_metrics_"):
         for name, text, label in (
             ("leader_name", "1 for the URL of the group's leader", metrics.leader_name),

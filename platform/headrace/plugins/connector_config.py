@@ -205,7 +205,7 @@ def _dead_letter_queue_keys() -> list[ConfigKey]:
 
 
 def framework_value(props: Mapping[str, str | None], key: str) -> Any:
-    """Return the typed value of a framework key of connectors or sinks, or the key's default. Raises ConfigError."""
+    """Return the typed value of one of the framework's keys, or the key's default. Raises ConfigError."""
     definition = _sink_keys()[key]
     text = props.get(key)
     return definition.default if text is None else definition.parse(text)

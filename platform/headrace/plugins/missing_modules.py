@@ -13,7 +13,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\
 
 
 def explain(error: BaseException, distribution_name: str = "headrace") -> str | None:
-    """Return a text that says what to install, or None if the error and its causes are no ModuleNotFoundError."""
+    """Return a text that says what to install, or None if no ModuleNotFoundError is among the error and its causes."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, ModuleNotFoundError) and found.name:

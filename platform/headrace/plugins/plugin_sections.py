@@ -138,9 +138,9 @@ def find_sections(props: Props, key: str, kind: str) -> dict[str, PluginSection]
 
 
 def converter_section(key: str, props: Props) -> PluginSection | None:
-    """Return the section of a converter (`key` is one of CONVERTER_KEYS), or None if `props` names no class for it.
+    """Return the section of a converter, or None if `props` does not set the converter's class.
 
-    Raises PluginNotFoundError.
+    `key` is one of CONVERTER_KEYS. Raises PluginNotFoundError.
     """
     name = props.get(key)
     if not name:

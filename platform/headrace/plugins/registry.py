@@ -218,7 +218,10 @@ class Registry:
         return sum(map(len, self._entries.values()))
 
     def _report_java_plugins(self, directory: Path) -> None:
-        """Report a directory without Python plug-ins that contains .jar files, or whose sub-directories do."""
+        """Report that a directory contains only Java plug-ins, if it or its sub-directories contain .jar files.
+
+        The caller has found no Python plug-ins in the directory.
+        """
         jar = next(chain(directory.glob("*.jar"), directory.glob("*/*.jar")), None)
         if jar is not None:
             self._report_problem(
@@ -277,7 +280,10 @@ def _nearest_stem(name: str, known: list[str], suffix: str) -> str | None:
 
 
 def _config_names(names: Iterable[str], known: Sequence[str]) -> Iterator[str]:
-    """Convert class names to configuration names: ``HoistFieldValue`` to ``HoistField$Value``, if both are known."""
+    """Convert class names to configuration names, for example ``HoistFieldValue`` to ``HoistField$Value``.
+
+    A name is converted only if the classes for keys and for values (``HoistFieldKey``, ``HoistFieldValue``) are known.
+    """
     for name in names:
         half = next((half for half in ("Key", "Value") if name.endswith(half)), "")
         stem = name.removesuffix(half)

@@ -323,9 +323,9 @@ def _add_warnings(
 ) -> None:
     """Add a warning for each key that has no effect, and a recommendation for each unknown key.
 
-    An unknown key is added to the result as a value that recommends the most similar known key. This value has neither
-    a definition nor errors. Clients of Connect's API can read such a value. The value omits the configured setting,
-    because the key may be a misspelt password.
+    An unknown key gets an entry in the result. The entry contains only the key's name and, if there is one, a
+    similar known key as the recommended value. Clients of Connect's API accept an entry without a definition. The
+    entry does not contain the configured value, because it may be a password under a misspelt key.
     """
     known, prefixes = _known_keys(result, connector_class, sections, props)
     unknown = [name for name in props if name not in known and not name.startswith(prefixes)]

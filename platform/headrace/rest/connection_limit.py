@@ -5,8 +5,8 @@ client reads a response. An idle connection is closed after `IDLE_TIMEOUT_S`. Th
 of a body arrives, but not when a part of a request head arrives.
 
 A server has at most half as many connections as the process may have open files. At this limit, a new connection
-replaces the idle connection whose current request is the oldest. If no connection is idle, the new connection is
-closed.
+replaces the idle connection that has not completed a response for the longest time. If no connection is idle, the new
+connection is closed.
 """
 
 from __future__ import annotations

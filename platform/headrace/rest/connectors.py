@@ -68,7 +68,7 @@ class ConnectorEndpoints:
         return {id_: self._after_start(endpoint) for id_, endpoint in endpoints.items()}
 
     def _after_start(self, endpoint: Endpoint) -> Endpoint:
-        """Wrap an endpoint: while the worker starts, it knows no connectors yet, and requests wait."""
+        """Wrap an endpoint: its requests wait until the worker has started and therefore knows the connectors."""
 
         async def wait_and_execute(request: Request) -> Response:
             await self._herder.wait_until_started()

@@ -20,7 +20,7 @@ _ALLOWED_HEADERS = "Content-Type"
 
 
 class CrossOrigin:
-    """Middleware that adds CORS headers to responses. The application responds to preflight requests, too."""
+    """Middleware that adds CORS headers to responses. It passes preflight requests to the application, too."""
 
     def __init__(self, app: ASGIApp, origins: OriginPatterns, methods: Sequence[str]) -> None:
         self._app = app

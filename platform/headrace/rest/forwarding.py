@@ -3,8 +3,8 @@
 The first worker adds `forward=true` to the query, and the second worker changes it to `forward=false`. A third worker
 does not forward the request again. It responds with an error.
 
-A worker forwards only a few requests at the same time for one connector class or one connector, so that others can be
-forwarded if the code of this class hangs in the other worker.
+For each connector class or connector, a worker forwards only a few requests at the same time. If the code of a class
+hangs in the other worker, requests for other classes and connectors can therefore still be forwarded.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
 
 
 def _limit_of(name: str) -> asyncio.Semaphore:
-    """Return the limit for forwarded requests of a connector class or, if they call no plug-in, of a connector."""
+    """Return the semaphore that limits the forwarded requests with this name.
+
+    The name is a connector class or, for requests that call no plug-in code, a connector.
+    """
     limit = _limits.get(name)
     if limit is None:
         limit = _limits[name] = asyncio.Semaphore(REQUESTS_MAX)

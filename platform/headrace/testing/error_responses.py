@@ -1,6 +1,6 @@
 """Error responses: for each supported API, a response with one error for all topics or partitions of a request.
 
-The error is in the field that clients of the request's version read. For most APIs, the result of each topic or
+The error is in the field that clients read at the request's API version. For most APIs, the result of each topic or
 partition contains this field. For the other APIs, the field is at the top level of the response. For `Metadata`, the
 error is written into the broker's own response, because a response without brokers would disconnect the client from the
 cluster.
@@ -68,7 +68,7 @@ def _produce(request: produce.ProduceRequest, version: int, error: ErrorCode) ->
 
 
 def _fetch(request: fetch.FetchRequest, version: int, error: ErrorCode) -> Response:
-    """Report the error for each partition, outside of a fetch session."""
+    """Build a response without a fetch session that reports the error for each partition."""
     return fetch.FetchResponse(
         responses=[
             fetch.FetchableTopicResponse(

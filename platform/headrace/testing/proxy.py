@@ -307,7 +307,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _until_disconnect(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until the client or the broker disconnects or violates the protocol. Then the connection is closed."""
+    """Run `work`. Return when the client or the broker disconnects or violates the protocol."""
     try:
         await work
     except (OSError, EOFError, ProtocolError, ValueError):

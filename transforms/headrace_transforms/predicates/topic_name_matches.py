@@ -22,7 +22,7 @@ class TopicNameMatchesConfig(Config):
 
 
 class TopicNameMatches(Predicate[TopicNameMatchesConfig]):
-    """True for records whose whole topic name matches."""
+    """True for records whose whole topic name matches the regular expression."""
 
     java_names = ("org.apache.kafka.connect.transforms.predicates.TopicNameMatches",)
     stateless = True

@@ -41,7 +41,7 @@ class Conformance:
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:
         """Return configurations that validation must reject.
 
-        By default, this is an empty configuration if the connector rejects it. Otherwise, there are none.
+        By default, return one empty configuration if the connector rejects it, otherwise no configurations.
         """
         return [{}] if self._errors({}) else []
 

@@ -1,4 +1,7 @@
-"""The conformance suite for self-reading sinks: it runs the connector in a worker with a broker."""
+"""The conformance suite for self-reading sinks, which consume their topics themselves instead of receiving records.
+
+The suite runs the connector in a worker with a broker.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +177,7 @@ class SelfReadingSinkConformance(Conformance):
         self.worker.delete(NAME)
         assert time.monotonic() - started_s < STOP_TIMEOUT_S
 
-    def test_records_of_topics_with_hostile_names_are_stored(self) -> None:
+    def test_records_of_topics_with_unusual_names_are_stored(self) -> None:
         self.create_topics(*HOSTILE_TOPICS)
         self.start(HOSTILE_TOPICS)
         for number, topic in enumerate(HOSTILE_TOPICS):

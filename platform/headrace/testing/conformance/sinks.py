@@ -94,6 +94,6 @@ class SinkConformance(Conformance):
         assert run.committed == {("test", 0): len(records)}
 
     @pytest.mark.parametrize("topic", HOSTILE_TOPICS)
-    def test_records_of_topics_with_hostile_names_are_stored(self, topic: str) -> None:
+    def test_records_of_topics_with_unusual_names_are_stored(self, topic: str) -> None:
         self.run(self.config(), self.records(topic))
         assert len(self.stored()) == len(self.values())

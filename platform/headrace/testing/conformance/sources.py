@@ -30,7 +30,7 @@ class SourceConformance(Conformance):
         raise NotImplementedError(f"{type(self).__name__} must define the method `produce`")
 
     def hostile_configs(self) -> Sequence[dict[str, str]]:
-        """Return configurations with hostile names of files, tables and so on, which a source may not expect.
+        """Return configurations with unusual names of files, tables or other objects, e.g. with special characters.
 
         For each configuration, the suite sets `self.hostile_index` to the index of the configuration, and calls
         `produce`. Then `produce` must write to the file, table or other object that the configuration names.
@@ -95,7 +95,7 @@ class SourceConformance(Conformance):
         self.produce(0)
         assert stop_while_polling(self.plugin, props) < self.waits_s
 
-    def test_records_are_read_if_the_configuration_contains_hostile_names(self) -> None:
+    def test_records_are_read_if_the_configuration_contains_unusual_names(self) -> None:
         configs = self.hostile_configs()
         if not configs:
             pytest.skip("the source's configuration contains no names")
