@@ -31,6 +31,7 @@ from support.broker import running_broker
 AREA = "connect-distributed"
 LINES = 1_000_000
 CONNECTORS_OF_WORKER = 4
+STARTS_PER_ROUND = 3
 MEMORY_TASKS = (0, 10, 100)
 TASKS_PER_SINK = 10
 SETTLE_S = 5.0
@@ -77,6 +78,9 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
     delay = {"log_segment_delete_delay_ms": DELETE_DELAY_MS}  # files of deleted topics would fill the page cache
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name), **delay) as broker:
         for number in range(rounds):
+            for start in range(STARTS_PER_ROUND):
+                for system in alternate(compared, start):
+                    _startup(system, broker.address, report)
             for system in alternate(compared, number):
                 _memory(system, broker.address, scale, report)
             _pipelines(alternate(compared, number), broker.address, Path(name), int(LINES * scale), report)
@@ -87,13 +91,19 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
     return [_row(name, compared) for name in compared[0].measured] + _limits(compared)
 
 
+def _startup(system: System, address: str, report: Callable[[str], None]) -> None:
+    """Measure the startup of a worker whose internal topics do not exist."""
+    with running_worker(system, settings(address)) as worker:
+        system.note("start to healthy REST [s]", worker.ready_s)
+        report(f"{system.name}: ready after {worker.ready_s:.2f} s")
+
+
 def _memory(system: System, address: str, scale: float, report: Callable[[str], None]) -> None:
-    """Measure the startup of a worker, and its memory when idle and with idle tasks."""
+    """Measure the memory of a worker when it is idle and with idle tasks."""
     with (
         TemporaryDirectory(prefix="headrace-bench-") as name,
         running_worker(system, settings(address, task_isolation="connector")) as worker,
     ):
-        system.note("start to healthy REST [s]", worker.ready_s)
         running = 0
         for tasks in MEMORY_TASKS:
             while running < tasks:
@@ -102,7 +112,7 @@ def _memory(system: System, address: str, scale: float, report: Callable[[str], 
             worker.wait_until_running(running + running // TASKS_PER_SINK)
             time.sleep(SETTLE_S)
             system.note(f"memory with {tasks} idle tasks [MB PSS]", worker.pss_mb())
-            report(f"{system.name}: ready after {worker.ready_s:.2f} s; {tasks} idle tasks: {worker.pss_mb():.0f} MB")
+            report(f"{system.name}: {tasks} idle tasks: {worker.pss_mb():.0f} MB")
 
 
 def _create_idle_sink(worker: GroupWorker, address: str, directory: Path) -> None:
