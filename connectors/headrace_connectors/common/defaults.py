@@ -1,4 +1,4 @@
-"""Converts default values in JSON, as `headrace.data.json_values` writes them, to default values of schemas."""
+"""Converts the JSON form of default values, which `headrace.data.json_values` writes, to schema defaults."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _GZIP = 31
 
 
 class GzipReader:
-    """Reads the content of gzip data with bounded memory. Empty data has empty content, as in Python's gzip.
+    """Reads the content of gzip data with bounded memory. Empty input is valid and has no content, as in Python's gzip.
 
     Python's GzipFile is not used: when it finds damage, it discards the content that it decompressed in the same call.
     """
@@ -61,7 +61,7 @@ class GzipReader:
         return skipped
 
     def _start_member(self) -> None:
-        """Start the next member, if there is one. Zeros that follow a member are not a new member."""
+        """Start the next member, if there is one. Zero bytes after a member are padding, not a new member."""
         if self._member.eof:
             self._raw = self._raw.lstrip(b"\0")
             self._member = zlib.decompressobj(_GZIP) if self._raw else self._member

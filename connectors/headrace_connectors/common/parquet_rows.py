@@ -192,7 +192,7 @@ def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
 
 
 def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that converts PyArrow's Python values to values of rows, or None if they need no conversion."""
+    """Return a function that converts PyArrow's Python values to row values, or None if no conversion is needed."""
     if pa.types.is_struct(type_):
         names = [field.name for field in type_]
         inner = [_converter(field.type) or _same for field in type_]

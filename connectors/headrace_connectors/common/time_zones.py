@@ -66,8 +66,7 @@ def time_zone(name: str) -> dt.tzinfo:
 def to_utc(wall_clock: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
     """Convert a wall-clock time of a time zone, a naive datetime, to UTC.
 
-    When clocks change, a time of day is skipped or repeated. Such a time has the offset of standard time, as in Java
-    and PostgreSQL.
+    A time that is skipped or repeated when clocks change has the offset of standard time, as in Java and PostgreSQL.
     """
     if zone is dt.UTC:
         return wall_clock.replace(tzinfo=dt.UTC)
@@ -77,8 +76,8 @@ def to_utc(wall_clock: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
 def earliest_wall_clock(instant: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
     """Return the earliest wall-clock time that `to_utc` converts to `instant`, as a naive datetime.
 
-    After clocks have been set forward, there are two such times for as long as the skipped time: the skipped time, and
-    the time that clocks show.
+    If clocks are set forward from 02:00 to 03:00, for example, `to_utc` converts the skipped time 02:30 and the actual
+    time 03:30 to the same instant. For this instant, the result is 02:30.
     """
     wall_clock = instant.astimezone(zone).replace(tzinfo=None)
     if isinstance(zone, dt.timezone) or instant.year == 1:
@@ -90,9 +89,10 @@ def earliest_wall_clock(instant: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
 
 @cache
 def offsets_by_wall_clock(zone: dt.tzinfo, last_year: int) -> list[tuple[dt.datetime, int]]:
-    """Return the UTC offsets of a time zone from 1900 to `last_year`, in seconds.
+    """Return (wall-clock time, offset) for each UTC offset that a time zone has from 1900 to `last_year`.
 
-    Each offset has the wall-clock time from which on `to_utc` uses it. The first offset also applies to earlier times.
+    `to_utc` uses the offset, which is in seconds, from this wall-clock time until the next item's wall-clock time. The
+    first offset also applies to earlier times.
     """
 
     def offset_s(wall_clock: dt.datetime) -> int:

@@ -6,5 +6,5 @@ from headrace.data.batch import SinkBatch
 
 
 def starts_with_tombstone(batch: SinkBatch) -> bool:
-    """Whether the first value of a batch is null. Values in columnar form are never null, so they are not converted."""
+    """Whether the first value of a batch is null. Batches in columnar form have no null values."""
     return batch.compact is None and batch.values[0] is None

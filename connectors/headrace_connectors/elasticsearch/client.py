@@ -28,11 +28,11 @@ class TemporaryError(Exception):
 
 
 class TooLargeError(Exception):
-    """The server does not accept a request of this size."""
+    """The request is larger than the server accepts."""
 
 
 class KeyStoreError(ConnectError):
-    """The file of `key`, a configuration key, is unusable."""
+    """The certificate or key file that the configuration key `key` names cannot be used."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key}: {message}")
@@ -70,7 +70,7 @@ class Client:
     def check(self) -> None:
         """Check that a server responds and accepts the credentials. Raises TemporaryError or ConnectError.
 
-        The user may have no privilege for `GET /` (403), because writing to an index needs no cluster privilege.
+        The status 403 is accepted: `GET /` needs a cluster privilege, but writing to an index does not.
         """
         for attempt in range(self._node_count):  # each request goes to the next server
             try:
@@ -89,7 +89,7 @@ class Client:
     def is_missing(self, name: str) -> bool:
         """Whether no index, data stream or alias has this name. Raises TemporaryError or ConnectError.
 
-        If the user may write but not read metadata, the result is False.
+        Returns False if the user has no privilege to read metadata.
         """
         return self._request("HEAD", f"/{quote(name, safe='')}", allowed=(403, 404))[0] == 404
 
@@ -162,7 +162,10 @@ class Client:
         raise RefusedError(text, status)
 
     def _not_json_error(self, method: str, target: str, details: str) -> TemporaryError:
-        """Return the error for a response that is not a JSON object. A retry may help if a proxy has responded."""
+        """Return the error for a response that is not a JSON object.
+
+        The error is temporary, because the response may come from a proxy.
+        """
         return TemporaryError(
             f"Elasticsearch at {self.address} responded to {method} {target.partition('?')[0]} with data that is "
             f"not JSON: {details}; check connection.url"

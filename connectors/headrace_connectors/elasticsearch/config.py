@@ -351,7 +351,7 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
         }
 
     def ignores_key(self, topic: str) -> bool:
-        """Whether the topic's document ids are topic, partition and offset. Otherwise, the record key is the id."""
+        """Whether the ids of the topic's documents consist of topic, partition and offset, not of the record key."""
         return self.key_ignore or topic in self.topic_key_ignore
 
     def ignores_schema(self, topic: str) -> bool:

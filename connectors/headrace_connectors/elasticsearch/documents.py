@@ -43,7 +43,7 @@ class Encoded(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The encoded records of a batch, and the errors of bad records, by index. Records with neither are skipped."""
+    """The encoded records of a batch, and the errors of its bad records by index. Skipped records are in neither."""
 
     encoded: list[Encoded]
     errors: dict[int, Exception]
@@ -119,7 +119,7 @@ def _not_an_object(value: Any) -> DataError:
 
 @lru_cache(maxsize=1024)
 def _needs_conversion(schema: Schema) -> bool:
-    """Whether the schema contains maps or dates. In documents, their JSON differs from JsonConverter's JSON."""
+    """Whether the schema contains maps or dates, which the sink encodes differently from JsonConverter."""
     if schema.type is Type.MAP or schema.name == DATE_NAME:
         return True
     parts = [field.schema for field in schema.fields]

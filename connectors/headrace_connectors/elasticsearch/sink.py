@@ -83,7 +83,10 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
             raise RecordErrors(errors)
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the offset of each partition's first record that is not stored. `put` raises fatal errors."""
+        """Return the offset of each partition's first record that is not stored.
+
+        If the writer has failed with a fatal error, the next `put` raises this error.
+        """
         assert self._writer is not None
         timeout_s = self._config.flush_timeout_ms / 1000
         waits = self._config.flush_synchronously
@@ -95,7 +98,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         return {partition: self._stored(partition, offset) for partition, offset in offsets.items()}
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Discard the records of `partitions` that are not sent. The next owner of the partitions reads them again."""
+        """Discard the unsent records of `partitions`. The next owner of the partitions reads these records again."""
         if self._writer is not None:
             for partition in partitions:
                 for run in self._runs.pop(partition, ()):
@@ -111,7 +114,10 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     # -- encoding
 
     def _prepare(self, batch: SinkBatch, start: int, errors: dict[int, Exception]) -> list[Operation]:
-        """Return the operations of a batch. Add the error of each bad record to `errors`, by its index in the `put`."""
+        """Return the operations of a batch. Add the error of each bad record to `errors`.
+
+        `errors` has one error per index of a record in the `put`. `start` is the index of the batch's first record.
+        """
         from headrace_connectors.elasticsearch.writer import Operation, Run
 
         try:
@@ -140,7 +146,10 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         logger.warning("Skipping record %s (drop.invalid.message=true): %s", position, cause)
 
     def _decode(self, operation: Operation) -> Operation | None:
-        """Decode and encode a document that is a copy of a record's text. Return None if the text does not change."""
+        """Return the operation with its document encoded again, if the document is a copy of a record's JSON text.
+
+        Returns None for all other documents, and if the document does not change.
+        """
         if not isinstance(operation.batch.compact, JsonTexts):
             return None
         record = operation.batch.take([operation.at])
@@ -159,7 +168,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
             logger.warning("Skipping a record (behavior.on.malformed.documents=WARN): %s", error)
 
     def _report(self, operation: Operation, error: Exception) -> None:
-        """Report a record that is not stored, if errors.tolerance=all."""
+        """If errors.tolerance=all, pass a record that is not stored to the errant record reporter."""
         reporter = self.context.errant_record_reporter
         if reporter is not None and tolerates_errors(self.context):
             reporter.report_at(operation.batch, operation.at, error)

@@ -249,10 +249,10 @@ class BulkWriter:
     def _decode_malformed(
         self, operations: Sequence[Operation], outcomes: Sequence[Outcome]
     ) -> tuple[list[Operation], list[Outcome]]:
-        """Decode the rejected documents that are copies of a record's text, and mark their operations for a retry.
+        """Encode rejected documents again if they are copies of a record's JSON text, and mark them for a retry.
 
-        Unlike JsonConverter, a server rejects a text in which an object has the same key twice. The retry makes the
-        result independent of whether the sink copies texts.
+        For example, the server rejects JSON text in which an object has the same key twice, but JsonConverter accepts
+        it. With the retry, the sink stores the record just as if it had not copied the text.
         """
         found, marked = list(operations), list(outcomes)
         for at, outcome in enumerate(outcomes):

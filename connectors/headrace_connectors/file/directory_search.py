@@ -22,10 +22,10 @@ _CHUNK = 500
 
 
 class FileState(NamedTuple):
-    """The state that identifies a file's content in a source offset: size in bytes, and time of modification in us.
+    """The state that identifies a file's content in a source offset: its size in bytes, and its modification time.
 
-    The unit is microseconds, because JSON tools may parse numbers as float64. A float64 cannot represent a time of
-    modification in nanoseconds exactly.
+    The modification time is in microseconds, because JSON tools may parse numbers as float64. A float64 cannot
+    represent a modification time in nanoseconds exactly.
     """
 
     size: int

@@ -76,8 +76,8 @@ class _Reading:
     def check_unchanged(self) -> None:
         """Raise _FileChangedError if the file has changed since it was opened.
 
-        The state of the file is determined when the file is opened, and stored in the source offset. It is never
-        updated: an offset with the state of the new content would mean that the new content was read.
+        The state of the file is determined when the file is opened, and stored in the source offset. The task does not
+        update the state after a change, because the source offset would then say that the new content was read.
         """
         if self.descriptor < 0:
             return
@@ -403,7 +403,7 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
         return [__name__, *more]
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Return one configuration per task, with the number of the task and the number of tasks."""
+        """Return one configuration per task, which contains the task's number and the number of tasks."""
         return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

@@ -282,9 +282,9 @@ class CsvReader(_TextReader):
     def _next_row(self, *, has_rows: bool = False) -> list[str] | None:
         """Return the fields of the next record, or None at the end of the file.
 
-        Raises BadRecordError if the record is invalid. The next call then continues after the record's first line. If
-        `has_rows` is true, the caller must first return earlier rows. In this case, return None if the record's first
-        line is too long.
+        Raises BadRecordError if the record is invalid. The next call then continues after the record's first line.
+        `has_rows` is true if the caller has rows that it must return first. In this case, return None instead of
+        raising an error if the record's first line is too long.
         """
         source = self._csv_lines
         row: list[str] = []
@@ -396,7 +396,7 @@ def text_reader(lines: RecordLines, config: DirectorySourceConfig) -> RecordRead
 
 
 def _parquet_error(error: Exception) -> FileError | TemporaryFileError:
-    """Return the error for a file that PyArrow cannot read. An errno shows that the error is one of the file system."""
+    """Return the error for a file that PyArrow cannot read. An error with an errno is a file system error."""
     cause = error.__cause__ or error
     if isinstance(cause, OSError) and cause.errno is not None:
         return TemporaryFileError(str(cause))
@@ -404,7 +404,7 @@ def _parquet_error(error: Exception) -> FileError | TemporaryFileError:
 
 
 def _csv_text(error: str) -> str:
-    """Return a text for a csv.Error, without the advice to Python programmers that some errors contain."""
+    """Return the message of a csv.Error, or another message if it contains advice for Python programmers."""
     if error.startswith("new-line character"):
         return "a carriage return that is not quoted does not end the line"
     if error.startswith("unexpected end of data"):

@@ -36,10 +36,11 @@ class FinishedFiles:
         return self._action != "keep" or bool(error_count and self._errors)
 
     def finish(self, name: str, state: FileState, error_count: int) -> bool:
-        """Move or delete a file and its marker, if configured. Return whether the file is no longer in place.
+        """Move or delete a file and its marker file, if configured. Return whether the file is no longer in place.
 
-        The marker is moved or deleted first. Otherwise, a crash could leave a marker behind, and a later file with the
-        same name would be read too early. Raises ConnectError.
+        A marker file (`done.marker.suffix`) shows that a file is complete. It is moved or deleted before the file.
+        Otherwise, a crash could leave the marker file behind, and a later file with the same name would be read too
+        early. Raises ConnectError.
         """
         if not self.needs_action(error_count):
             return False
@@ -85,7 +86,7 @@ class FinishedFiles:
 
 
 def check_directory(path: str) -> None:
-    """Check that files can be moved to a directory, which is created if it is missing. Raises OSError.
+    """Check that files can be moved to a directory, or that the directory can be created. Raises OSError.
 
     If the directory is missing, the check creates a temporary directory in its nearest existing parent and removes it.
     A task may be moving files at the same time, so the check never creates or removes the directory itself.

@@ -29,7 +29,10 @@ class ConnectionConfig(Protocol):
 
 
 def check_credentials_provider(name: str) -> None:
-    """Raise ValueError unless `name` is Confluent's default provider, which reads connection.user and .password."""
+    """Raise ValueError unless `name` is empty or Confluent's default provider.
+
+    The default provider returns the values of connection.user and connection.password.
+    """
     if name and name.rpartition(".")[2] != _DEFAULT_CREDENTIALS_PROVIDER:
         raise ValueError(
             "credentials providers are not supported: set connection.user and connection.password, with a config "
@@ -38,7 +41,7 @@ def check_credentials_provider(name: str) -> None:
 
 
 def warnings_about_dialect(config: ConnectionConfig) -> list[str]:
-    """Return a warning if `dialect.name` names another database than the URL."""
+    """Return a warning if `dialect.name` and `connection.url` name different databases."""
     name, database = config.dialect_name, parse(config.connection_url)
     if not name or not database.is_known or name.lower().startswith(database.dialect):
         return []

@@ -1,8 +1,8 @@
 """Validates the parts of a JDBC source's configuration that only the database can validate.
 
 Reports a database that is unreachable or rejects the user, whitelisted tables that do not exist or cannot be read, a
-query that the database rejects, and incrementing or timestamp columns that do not exist or cannot be used. Only the
-creation and the update of a connector are validated. A connector that starts waits for its database.
+query that the database rejects, and incrementing or timestamp columns that do not exist or cannot be used. The
+validation runs only when a connector is created or updated. A connector that is starting waits for its database.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Dialect(ABC):
     ) -> dt.datetime:
         """Return the timestamp that a row has in `columns` if it is written at `instant`.
 
-        It differs from `instant` if the database sets a column without time zone in another time zone than db.timezone.
+        The two differ if the database sets columns without a time zone to the time in a zone other than db.timezone.
         """
         return instant
 
@@ -121,7 +121,8 @@ class Dialect(ABC):
     def running_transactions(self, connection: Connection) -> RunningTransactions:
         """Return the start time of the oldest running transaction in other sessions.
 
-        Raises ConnectError if the database user may not see these transactions, or the driver's exception.
+        Raises ConnectError if the database user may not see these transactions, and the driver's exception if the
+        query fails for another reason.
         """
         raise NotImplementedError
 
@@ -356,11 +357,11 @@ class Dialect(ABC):
         return f"({timestamp} AT TIME ZONE INTERVAL '{offset_s}' SECOND)"
 
     def _bind_zoned(self, instant: dt.datetime) -> dt.datetime:
-        """Return the parameter to compare with a timestamp with time zone."""
+        """Return `instant` as the query parameter to compare with timestamps that have a time zone."""
         return instant
 
     def _bind_local(self, instant: dt.datetime) -> dt.datetime:
-        """Return the parameter to compare with a timestamp without time zone: the time in db.timezone."""
+        """Return the query parameter to compare with timestamps that have no time zone: the time in db.timezone."""
         return instant.astimezone(self.zone).replace(tzinfo=None)
 
 

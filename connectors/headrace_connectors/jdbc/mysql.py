@@ -167,7 +167,8 @@ class MysqlDialect(Dialect):
 
         By default, the server sets DATETIME columns in its own time zone, but applications may write UTC. If
         db.timezone is not set, both are possible. The source then uses the server's time zone for columns that the
-        server is known to set. For other columns, it uses the earlier of the two times, so that it skips no row.
+        server is known to set. For other columns, it uses the earlier of UTC and the server's time, so that it skips no
+        row.
         """
         local = [column for column in columns if not column.is_zoned]
         if not local or self.zone is not dt.UTC:
@@ -198,8 +199,8 @@ class MysqlDialect(Dialect):
 
         The transactions are listed in information_schema.innodb_trx. InnoDB caches this list, and renews it only if no
         session has read it for 0.1 seconds. A cached list may lack transactions. Therefore this session begins a
-        transaction, and reads the list until it contains this transaction. The session's `unique_checks` alternates
-        between calls, to distinguish the transaction from the one that the previous call began.
+        transaction, and reads the list until it contains this transaction. Each call changes the session's
+        `unique_checks`, which the list contains, to distinguish its transaction from that of the previous call.
         """
         self._unique_checks = 1 - self._unique_checks
         deadline_s = time.monotonic() + _FRESH_LIST_S

@@ -57,8 +57,8 @@ def find_offset_columns(
 
     The incrementing column defaults to the table's only autoincrement column. `table` is the table's qualified name, or
     empty for a custom query. Raises ConfigError, which names the configuration key, if a column does not exist. For a
-    table, it is also raised if a column has the wrong type, if the incrementing column is nullable, or if all timestamp
-    columns are nullable.
+    table, also raises ConfigError if a column has the wrong type, or, with `validate.non.null`, if the incrementing
+    column or all timestamp columns are nullable.
     """
     source = f"table {table}" if table else "query"
     incrementing = _incrementing(config, table, source, columns) if config.uses_incrementing else None

@@ -28,9 +28,9 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class TimestampIncrementingOffset:
     """A source offset: the timestamp (aware, UTC) and the incrementing value of the last row that was read.
 
-    A value is None if the mode does not use it, or if no row has been read. `wall_clock` is the timestamp in the
-    database, if it has no time zone. It is not stored. When clocks are set forward, two wall-clock times have the same
-    `timestamp`.
+    A value is None if the mode does not use it, or if no row has been read. `wall_clock` is the row's timestamp before
+    its conversion to UTC, if the timestamp column has no time zone. It is not stored. It is necessary because two
+    wall-clock times have the same `timestamp` when clocks are set forward.
     """
 
     timestamp: dt.datetime | None = None

@@ -195,7 +195,10 @@ def postgresql_engine(url: JdbcUrl, config: ConnectionConfig) -> Engine:
 
 
 def is_denied(error: Exception) -> bool:
-    """Whether the server rejected the user or the password. libpq reports no SQLSTATE while it connects."""
+    """Whether the server rejected the user or the password.
+
+    Checks the error's text, because the connection errors of libpq have no SQLSTATE.
+    """
     return _DENIED.search(str(error)) is not None
 
 

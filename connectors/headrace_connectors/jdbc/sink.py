@@ -150,7 +150,7 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules for the database in `connection.url`, so that all tasks share their memory."""
+        """Return the modules for the database in `connection.url`, so that all tasks share the modules' memory."""
         from headrace_connectors.jdbc.writing.databases import modules_for
 
         return [__name__, *modules_for(props.get("connection.url", ""))]

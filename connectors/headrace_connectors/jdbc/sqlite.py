@@ -114,7 +114,10 @@ class SqliteDialect(Dialect):
         return ResultSet(rows, typed=True, matches_schema=not any(map(may_exceed_schema, columns)))
 
     def disable_fast_read(self, table: str) -> None:
-        """Read `table` without JSON. If this fails too, some text is not UTF-8: return such text as bytes."""
+        """Read `table` without JSON from now on.
+
+        If `table` is already read without JSON, or is empty for a custom query, read text that is not UTF-8 as bytes.
+        """
         if not table or table in self._without_json:
             self._with_invalid_text.add(table)
         self._without_json.add(table)

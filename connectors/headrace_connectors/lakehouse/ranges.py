@@ -40,8 +40,8 @@ class Range:
 class KafkaSourceOffset:
     """The Kafka source's position in all topics and partitions, which Spark calls an offset.
 
-    `starts` has the micro-batch's first offset in partitions that do not continue at the previous
-    `next_offsets`.
+    `next_offsets` has the offsets at which the next micro-batch starts. `starts` has the first offset of this
+    micro-batch in each partition where it does not start at the previous micro-batch's next offset.
     """
 
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)

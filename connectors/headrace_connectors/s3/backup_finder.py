@@ -200,7 +200,7 @@ class BackupFinder:
     def _add_page(self, folder: str, topic: str, page: ListedKeys, touched: set[SeriesId]) -> SeriesId | None:
         """Add the objects of a page to their series.
 
-        Return the series of the last object, or None if it has no series.
+        Return the series of the page's last object, or None if the object's name is not one that the sink writes.
         """
         parsed: list[tuple[SeriesId, BackupName, str]] = []
         last: SeriesId | None = None

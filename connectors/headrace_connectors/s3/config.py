@@ -44,7 +44,7 @@ def partitioner_name(text: str) -> str | None:
 
 
 def extractor_name(text: str) -> str | None:
-    """Return Wallclock, Record or RecordField for this name or its class name, or None for any other name."""
+    """Return Wallclock, Record or RecordField for an extractor's name or class name, or None for any other name."""
     short = text.rsplit(".", 1)[-1].rpartition("$")[2].removesuffix("TimestampExtractor")
     return next((name for name in EXTRACTORS if name.lower() == short.lower()), None)
 
@@ -382,7 +382,7 @@ class S3SinkConfig(S3ConnectionConfig):
 
     @property
     def has_timestamps(self) -> bool:
-        """Whether directories and rotate.interval.ms use the timestamps of records."""
+        """Whether the partitioner is time-based, so that directories and rotate.interval.ms depend on timestamps."""
         return partitioner_name(self.partitioner_class) in _TIME_BASED
 
     def warnings_about_keys(self) -> list[str]:

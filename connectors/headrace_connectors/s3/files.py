@@ -32,7 +32,7 @@ class Encoded:
 
     @property
     def schemas(self) -> Sequence[Schema | None]:
-        """The schemas that all records of a file share: the schema of the values, and the schema of each file."""
+        """The schema of the values, and then the schema of each file. A change of any schema starts new files."""
         return [self.schema, *(schema for schema, _ in self.sides)]
 
     def part(self, start: int, end: int) -> Encoded:
@@ -185,7 +185,7 @@ class PartitionFiles:
         return min((each.first_offset for each in [*waiting, *self.open.values()]), default=self._read_again_from)
 
     def read_again(self) -> int | None:
-        """Discard all files. Return the offset from which to read their records again, or None if there is none."""
+        """Discard all files. Return the offset from which to read again, or None if all records are uploaded."""
         self._read_again_from = self.first_offset()
         self.discard()
         return self._read_again_from

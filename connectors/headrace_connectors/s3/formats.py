@@ -127,7 +127,7 @@ _PARQUET_PREFIXES: dict[str, str] = {"none": "", "gzip": ".gz"}
 
 
 def extension_of(class_name: str, config: S3SinkConfig) -> str:
-    """Return the extension of files with a format, as Confluent's sink names them."""
+    """Return the file name extension for a format, which is the same as in Confluent's sink."""
     name = format_name(class_name)
     if name == "parquet":
         codec = config.parquet_codec.lower()

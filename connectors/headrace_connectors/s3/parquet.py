@@ -132,7 +132,7 @@ class ParquetFormat(FileFormat):
         self._small_rows = 0
 
     def _write_group(self, last: pa.RecordBatch | None) -> None:
-        """Write the waiting rows and those of `last` as a row group."""
+        """Write all buffered rows, followed by the rows in `last`, as a row group."""
         assert self._schema is not None
         batches = []
         for size in self._sizes:
@@ -155,7 +155,7 @@ class ParquetFormat(FileFormat):
         self._waiting.close()
 
     def discard(self) -> None:
-        """Release the waiting rows."""
+        """Discard the buffered rows."""
         self._waiting.close()
 
 

@@ -111,8 +111,8 @@ class TimeBasedPartitioner(Partitioner):
     def _to_utc_ms(self, local_ms: int) -> int:
         """Convert a local time to UTC with the offset at this local time, by the rules of Joda-Time's DateTimeZone.
 
-        If clocks are set forward at midnight, the start of the day does not exist. The result is then the first moment
-        of the day.
+        If clocks are set forward at midnight, the local time 00:00 does not exist on this day. It is then converted to
+        the first moment of the day.
         """
         estimate_ms = self._offset_ms(local_ms)
         offset_ms = self._offset_ms(local_ms - estimate_ms)

@@ -40,7 +40,7 @@ _KEY_BYTES_MAX = 1024
 
 
 class _Side(NamedTuple):
-    """A kind of file in a directory: the file with the values, the keys or the headers of records."""
+    """A kind of file in each directory: the files with the records' values, keys or headers."""
 
     suffix: str
     """The text before the extension in the names of these files."""
@@ -130,7 +130,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             self._partitions[partition] = PartitionFiles(self._config, self._creator(*partition))
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Discard the files of `partitions` that are not uploaded. The next owner reads the records again."""
+        """Discard the files of `partitions` that are not uploaded. The next owner reads their records again."""
         for partition in partitions:
             files = self._partitions.pop(partition, None)
             if files is not None:
@@ -176,8 +176,8 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def _add(self, batch: SinkBatch, start: int, now_ms: int, errors: dict[int, Exception]) -> None:
         """Write a batch to files.
 
-        If some records are bad, write all other records. Add the errors to `errors`, by the index of the record in the
-        `put`.
+        If some records are bad, write all other records. Add the error of each bad record to `errors`, which has one
+        error per index of a record in the `put`. `start` is the index of the batch's first record.
         """
         positions = list(range(len(batch)))
         if batch.has_null_values and self._on_null != "write":
@@ -337,9 +337,9 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                     self._uploads.start(uploading, uploading.upload_full_parts)
 
     def _take_results(self) -> None:
-        """Remove the files that are uploaded. Afterwards, if uploads have failed, raise one of their errors.
+        """Remove uploaded files from their partitions. Then, if any upload has failed, raise its error.
 
-        A fatal error takes precedence over a temporary error.
+        If several uploads have failed, a fatal error takes precedence over a temporary error.
         """
         from headrace_connectors.s3.bucket import UploadLostError
 
@@ -455,7 +455,7 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the client, so that all tasks share their memory."""
+        """Return the modules of the client, so that all tasks share the modules' memory."""
         return [__name__, f"{__package__}.uploads", f"{__package__}.api_description"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

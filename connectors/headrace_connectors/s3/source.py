@@ -309,7 +309,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the client, so that all tasks share their memory."""
+        """Return the modules of the client, so that all tasks share the modules' memory."""
         modules = [__name__, f"{__package__}.api_description"]
         return (
             [*modules, "headrace_connectors.common.parquet_rows"]

@@ -108,15 +108,15 @@ class Database(ABC):
 
     @abstractmethod
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether a table or a column of a statement does not exist."""
+        """Whether the statement failed because a table or a column does not exist."""
 
     @abstractmethod
     def is_record_error(self, error: Exception) -> bool:
-        """Whether the error concerns the data of a row, so that other rows can be written."""
+        """Whether the data of a row caused the error. Other rows can then be written."""
 
     @abstractmethod
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the user lacks the privilege for a statement, or may only read the database."""
+        """Whether the statement failed because the user lacks a privilege, or may only read the database."""
 
     @abstractmethod
     def logical_type(self, name: str, schema: Schema) -> str:
@@ -297,7 +297,7 @@ class Database(ABC):
         self._execute(connection, self.upsert_sql(target), list(zip(*values, strict=True)))
 
     def update(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Update the rows with these primary keys."""
+        """Update the rows that have the primary keys in `values`. `values` has one element per column."""
         if not target.others:
             return
         order = [*target.others, *target.keys]
@@ -307,7 +307,7 @@ class Database(ABC):
         self._execute(connection, sql, list(zip(*columns, strict=True)))
 
     def delete(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Delete the rows with these primary keys."""
+        """Delete the rows that have the primary keys in `values`. `values` has one element per column."""
         sql = f"DELETE FROM {target.table.quoted} WHERE {self._key_condition(target)}"
         self._execute(connection, sql, list(zip(*values, strict=True)))
 
@@ -331,7 +331,7 @@ class Database(ABC):
             cursor.close()
 
     def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
-        """Execute a statement with the driver's markers once for each row."""
+        """Execute `sql`, which contains the driver's parameter markers, once for each row."""
         cursor.executemany(sql, rows)
 
     # -- transactions

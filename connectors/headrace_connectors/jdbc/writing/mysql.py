@@ -67,7 +67,7 @@ class MysqlDatabase(Database):
         return mysql_engine(self.url, self.config, [_STRICT] if properties_of(self.url, self.config).is_strict else [])
 
     def connect(self) -> Connection:
-        """Open a connection, and read its largest packet size."""
+        """Open a connection, and read the server's `max_allowed_packet`."""
         connection = super().connect()
         with connection.cursor() as cursor:
             cursor.execute("SELECT @@max_allowed_packet")
@@ -83,18 +83,21 @@ class MysqlDatabase(Database):
         return is_denied(error)
 
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether a table or a column of a statement does not exist."""
+        """Whether the statement failed because a table or a column does not exist."""
         return bool(error.args) and error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)
 
     def is_record_error(self, error: Exception) -> bool:
-        """Whether the error concerns the data of a row. PyMySQL's own errors for NaN and infinities have no code."""
+        """Whether the data of a row caused the error.
+
+        PyMySQL's own errors for NaN and infinities count too. They have no error code.
+        """
         code = error.args[0] if error.args else None
         return isinstance(error, (pymysql.DataError, pymysql.IntegrityError)) or (
             code in _OF_RECORDS if isinstance(code, int) else isinstance(error, pymysql.ProgrammingError)
         )
 
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the user lacks the privilege for a statement."""
+        """Whether the statement failed because the user lacks a privilege."""
         return bool(error.args) and error.args[0] in _FORBIDDEN
 
     def logical_type(self, name: str, schema: Schema) -> str:

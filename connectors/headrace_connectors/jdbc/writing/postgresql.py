@@ -115,20 +115,22 @@ class PostgresqlDatabase(Database):
         return is_denied(error)
 
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether a table or a column of a statement does not exist."""
+        """Whether the statement failed because a table or a column does not exist."""
         return isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn))
 
     def is_record_error(self, error: Exception) -> bool:
-        """Whether the error concerns the data of a row. psycopg itself rejects strings with null characters.
+        """Whether the data of a row caused the error.
 
-        The SQLSTATE of a row that violates a row-level security policy is the same as that of a missing privilege.
+        If a string contains a null character, psycopg itself raises the error. A row that violates a row-level security
+        policy causes the same SQLSTATE as a missing privilege. Therefore, this method also checks which function of the
+        server reported the error.
         """
         state = getattr(error, "sqlstate", None) or ""
         violates_policy = self.is_forbidden(error) and error.diag.source_function == _POLICY_CHECK  # type: ignore[attr-defined]
         return violates_policy or state[:2] in _OF_RECORDS or isinstance(error, psycopg.DataError)
 
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the user lacks the privilege for a statement."""
+        """Whether the statement failed because the user lacks a privilege."""
         return isinstance(error, psycopg.errors.InsufficientPrivilege)
 
     def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
@@ -214,7 +216,7 @@ class PostgresqlDatabase(Database):
         super().update(connection, target, values)
 
     def _update_from(self, connection: Connection, target: Target, stage: str) -> None:
-        """Update rows from a temporary table, and empty it."""
+        """Update rows from the temporary table `stage`, and empty this temporary table."""
         last = (
             f"SELECT DISTINCT ON ({', '.join(target.keys)}) {', '.join(target.names)} FROM {stage} "
             f"ORDER BY {', '.join(target.keys)}, {SEQUENCE} DESC"
@@ -229,9 +231,9 @@ class PostgresqlDatabase(Database):
     def _copy_to_temporary_table(
         self, connection: Connection, target: Target, values: list[Sequence[Any]], *, has_sequence: bool = False
     ) -> str | None:
-        """Copy rows to a temporary table, and return its name, or None if the user lacks a privilege for this.
+        """Copy rows to a temporary table, and return its name. Return None if the user lacks a privilege for this.
 
-        The user may not create temporary tables, or may not read all columns of the target.
+        The user needs the privileges to create temporary tables and to read all columns of the target.
         """
         table = target.table.quoted
         if table in self._without_temporary_table:
@@ -256,9 +258,9 @@ class PostgresqlDatabase(Database):
     def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
         """Execute a statement for each row. If there are several, prepare it for these rows only.
 
-        The parameters of a prepared statement keep their types if the type of a column changes, so that the server
-        would, for example, still round values to `real` after a change to `float8`. The number in the comment makes the
-        driver prepare the statement again.
+        A prepared statement keeps the types of its parameters when the type of a column changes. For example, the
+        server would still round values to `real` after a change to `float8`. Therefore, a comment with a new number
+        makes the driver prepare the statement again.
         """
         if len(rows) == 1:
             cursor.execute(sql, rows[0], prepare=False)
@@ -266,10 +268,11 @@ class PostgresqlDatabase(Database):
         super()._execute_many(cursor, f"{sql} -- {next(self._statement_numbers)}", rows)
 
     def _copy_new_rows(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> bool:
-        """Try to copy rows to the table itself. Return False, without changes, if a row exists or no attempt is due.
+        """Try to copy rows directly to the table. Return False, without changes, if this is not possible.
 
-        COPY is a fifth faster than an upsert if all rows are new. Raises the driver's exception, as the upsert would,
-        if the table has no unique constraint for the keys.
+        It is not possible if a row exists already, or if the table does not accept COPY. After a failed attempt, the
+        next upserts return False without an attempt. COPY is a fifth faster than an upsert if all rows are new. Raises
+        the driver's exception, as the upsert would, if the table has no unique constraint for the keys.
         """
         attempts = self._copies.setdefault(target, CopyAttempts())
         if not attempts.is_due:
@@ -288,11 +291,12 @@ class PostgresqlDatabase(Database):
         return True
 
     def _accepts_copy(self, connection: Connection, target: Target, on_conflict: str = "") -> bool:
-        """Whether COPY writes rows to the target as INSERT does. COPY ignores rules and rejects row-level security.
+        """Whether COPY has the same effect on the target as INSERT. COPY ignores rules and rejects row-level security.
 
-        EXPLAIN of the INSERT locks the table and its constraints, so that the answer is valid until the transaction
-        ends. It raises the driver's exception if all rows would fail. For example, a column is GENERATED ALWAYS AS
-        IDENTITY, which COPY ignores, or the table has no constraint for `on_conflict`.
+        The method runs EXPLAIN for the INSERT. EXPLAIN locks the table and its constraints, so the result is valid
+        until the transaction ends. EXPLAIN raises the driver's exception if the INSERT would fail for all rows. For
+        example, a column is GENERATED ALWAYS AS IDENTITY, which COPY ignores, or the table has no constraint for
+        `on_conflict`.
         """
         if target.table.kind not in _COPY_KINDS:
             return False

@@ -1,8 +1,9 @@
-"""Sends rows to PostgreSQL with COPY: to a table itself, or to a temporary table from which they are then written.
+"""Sends rows to PostgreSQL with COPY: directly to their table, or to a temporary table.
 
-COPY converts the values to the types of the columns. A temporary table must therefore have the same types as its
-target, or values would be rounded silently. The names of temporary tables contain a random number and are always
-qualified with `pg_temp`, so that no statement confuses them with other tables.
+The caller writes the rows of a temporary table to their target with an SQL statement. COPY converts the values to the
+types of the columns. A temporary table must therefore have the same types as its target, or values would be rounded
+silently. The names of temporary tables contain a random number and are always qualified with `pg_temp`, so that no
+statement confuses them with other tables.
 
 The rows are sent as CSV that is derived from JSON, because msgspec encodes a row of numbers and short strings about
 seven times faster than Python's functions do: `[1,"a",null]` becomes `1,"a",null`.
@@ -53,8 +54,8 @@ class TemporaryTables:
     ) -> str:
         """Copy rows to the temporary table of `target`, and return the table's name.
 
-        If `has_sequence` is true, the last element of `values` belongs to an additional column, SEQUENCE, which
-        contains the order of the rows. The caller empties the table.
+        `values` has one element per column. If `has_sequence` is true, the last element belongs to an additional
+        column, SEQUENCE, which contains the order of the rows. The caller empties the table.
         """
         names = (*target.names, SEQUENCE) if has_sequence else target.names
         types = _types(connection, target)
@@ -65,7 +66,7 @@ class TemporaryTables:
         return table.name
 
     def _create(self, connection: Connection, target: Target, types: Types, has_sequence: bool) -> _TemporaryTable:
-        """Create the temporary table of a target. If a table with this name exists, it is outdated and replaced."""
+        """Create the temporary table of a target, and drop a previous temporary table whose types are outdated."""
         outdated = self._tables.get(target)
         name = f"{self._prefix}_{len(self._tables)}" if outdated is None else outdated.name
         selected = [*target.names, f"0 AS {SEQUENCE}"] if has_sequence else target.names
@@ -106,7 +107,7 @@ def csv_lines(rows: Iterable[tuple[Any, ...]]) -> bytes:
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
-    """Return the character of one of JSON's escape sequences, unless CSV has the same sequence."""
+    """Return the character for a JSON escape sequence, or the sequence itself if it has the same meaning in CSV."""
     code, letter = match.groups()
     return bytes.fromhex(code.decode()) if code else _CONTROL_CHARACTERS.get(letter, match[0])
 
@@ -114,8 +115,9 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 class CopyAttempts:
     """Decides which upserts to a table first try to copy the rows.
 
-    After the first failed copy, one upsert skips the attempt. After each further failure, twice as many upserts as
-    before skip it, at most 1024. The reason is that updates of existing rows are usually followed by more such updates.
+    After a failed copy, the next upsert skips the attempt. Each further failure without a success in between doubles
+    the number of upserts that skip the attempt, up to 1024. The reason is that updates of existing rows are usually
+    followed by more such updates.
     """
 
     def __init__(self) -> None:
@@ -136,6 +138,6 @@ class CopyAttempts:
         self._next_pause = 1
 
     def failed(self) -> None:
-        """Record a failed copy. Twice as many upserts as after the previous failure now skip the attempt."""
+        """Record a failed copy. Each consecutive failure doubles the number of upserts that skip the attempt."""
         self._to_skip = self._next_pause
         self._next_pause = min(2 * self._next_pause, _ATTEMPTS_SKIPPED_MAX)

@@ -89,11 +89,14 @@ class SqliteDatabase(Database):
         return False
 
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether a table or a column of a statement does not exist. SQLite has no error code for this."""
+        """Whether the statement failed because a table or column does not exist. SQLite has no error code for this."""
         return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
     def is_record_error(self, error: Exception) -> bool:
-        """Whether the error concerns the data of a row: a constraint, a size, or an unsupported Python type."""
+        """Whether the data of a row caused the error.
+
+        The data violates a constraint, is too large, or contains a Python type that SQLite does not support.
+        """
         return not isinstance(error, sqlite3.OperationalError) and type(error) is not sqlite3.DatabaseError
 
     def is_forbidden(self, error: Exception) -> bool:

@@ -92,7 +92,7 @@ class TableCache:
         return found
 
     def _ddl_error(self, problem: str, cause: Exception | None) -> Exception:
-        """Return ConnectError, which fails the task, if the user lacks a privilege, and otherwise DataError."""
+        """Return a ConnectError, which fails the task, if the user lacks a privilege. Otherwise, return a DataError."""
         if cause is None:
             return DataError(f"{problem}: the database reported no error")
         kind = ConnectError if self._database.is_forbidden(cause) else DataError
@@ -121,8 +121,8 @@ class TableCache:
 def _missing_columns(table: ExistingTable, run: Run) -> list[Column]:
     """Return the columns of the run that the table does not have.
 
-    Several columns of the run may match one column of the table if case is ignored. Of these, only the column with
-    exactly this name exists.
+    If several columns of the run match one column of the table when case is ignored, only the column with exactly the
+    same name exists in the table.
     """
     found = [table.column(column.name) for column in run.columns]
     matches = Counter(found)

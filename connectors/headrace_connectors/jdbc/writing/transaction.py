@@ -52,11 +52,11 @@ class Writer:
         self._writes_single_rows = False
 
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
-        """Write the runs, commit the transaction, and return the errors of rejected records by index.
+        """Write the runs, commit the transaction, and return the errors of rejected records by index in the `put`.
 
-        If a table or column was dropped after the task had found it, this method creates it again, if the configuration
-        allows this, and writes all runs again. If errors are not tolerated, raises RecordErrors with the first rejected
-        record instead. Raises the driver's exception for an error that does not concern the data of a record. After an
+        If a table or column no longer exists, reads the tables again, creates what is missing if the configuration
+        allows this, and writes all runs again. If errors are not tolerated, raises RecordErrors for the first rejected
+        record. Raises the driver's exception for an error that is not caused by the data of a record. After an
         exception, the caller must roll back the transaction.
         """
         try:
@@ -94,7 +94,7 @@ class Writer:
         """Write the runs in a new transaction.
 
         If the database rejects a record, begin again with savepoints. If a row causes the database to roll back the
-        whole transaction, begin again, and write single rows to find the row. Without this row, begin again.
+        whole transaction, begin again and write the rows one by one to find this row. Then begin again without it.
         """
         # Write to tables without transactions at the end: after a write to an Aria table, MariaDB sets no savepoint.
         targets = sorted(targets, key=lambda each: not each[1].table.is_transactional)
@@ -161,7 +161,8 @@ class Writer:
     def _write_run(self, run: Run, target: Target) -> None:
         """Write the rows of a run. If the database rejects them, halve the run repeatedly to find the bad rows.
 
-        Rows of a table without transactions are written one by one, because the rows before a bad row would remain.
+        If the table does not support transactions, write the rows one by one, because the rows that were written before
+        a bad row cannot be rolled back.
         """
         is_transactional = target.table.is_transactional
         if len(run) > 1 and (self._writes_single_rows or not is_transactional):

@@ -66,8 +66,7 @@ class TableWriter(ABC):
     def committed(self, partitions: Iterable[TopicPartition] = ()) -> KafkaSourceOffset:
         """Read and return the table's next offset of each partition.
 
-        The offsets of `partitions` are also read individually, because the table's history may no longer include the
-        last commit.
+        The offsets of `partitions` are read even if the table's history no longer includes the connector's last commit.
         """
 
     @abstractmethod
@@ -164,7 +163,7 @@ _TEXTS = {
 
 
 def offsets_json(offsets: KafkaSourceOffset) -> str:
-    """Return offsets as the JSON in commit metadata."""
+    """Return offsets as JSON text for the metadata of a commit."""
     return json.dumps(offsets.to_json()["topics"], separators=(",", ":"))
 
 
