@@ -190,7 +190,7 @@ def test_data_stream_receives_each_record_once_although_the_task_restarts(server
         server.delete_data_stream("logs-shop-items", "shop")
 
 
-def test_data_stream_stores_only_the_first_record_with_a_key_and_the_other_records_are_reported(
+def test_sink_writes_only_the_first_record_of_each_key_to_a_data_stream_and_reports_later_records_of_the_key(
     server: SearchServer,
 ) -> None:
     template = {"index_patterns": ["logs-keyed-*"], "data_stream": {}, "priority": 500}

@@ -124,7 +124,10 @@ async def wait_for_leader(cluster: SimulatedCluster, leader: int, *, in_sync: in
 
 
 def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
-    """Rule R4: the follower fetches from the new leader. The old leader cannot remove it from the ISR by itself."""
+    """Rule R4: the isolated leader cannot remove its follower from the ISR by itself.
+
+    The follower fetches from the new leader.
+    """
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)

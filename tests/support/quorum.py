@@ -70,7 +70,7 @@ class FakePeers:
 
 
 class Voter:
-    """Node 1 of `voters`. Create a `Voter` only while the event loop is running."""
+    """A quorum voter with node id 1. Create a `Voter` only while the event loop is running."""
 
     def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), fetch_timeout_ms: int = 60_000) -> None:
         self.config = RaftConfig(
