@@ -107,7 +107,7 @@ def test_later_record_replaces_the_document_with_the_same_key(server: SearchServ
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
 
 
-def test_sink_logs_once_per_partition_that_it_skips_records_that_are_older_than_the_stored_documents(
+def test_skipping_of_records_that_are_older_than_the_stored_documents_is_logged_once_for_each_partition(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, [keyed(100, "a"), keyed(101, "b")])

@@ -149,7 +149,7 @@ def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
     run_scenario(scenario)
 
 
-def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_below_min_insync_replicas() -> None:
+def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_while_the_isr_is_below_min_insync_replicas() -> None:
     """Rule R7: the leader acknowledges a record with acks=1 while the ISR is smaller than min.insync.replicas.
 
     Consumers can read the record only after a follower has replicated it.
