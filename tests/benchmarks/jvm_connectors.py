@@ -75,7 +75,10 @@ class Systems:
 
 @contextmanager
 def systems_under_test(directory: Path, address: str, connector: str, **theirs: str) -> Iterator[Systems]:
-    """Run both workers with the broker at `address`. `theirs` are additional settings of Apache's worker."""
+    """Run headrace's worker and, if `connector` is available, Apache's worker, with the broker at `address`.
+
+    `theirs` are additional settings of Apache's worker.
+    """
     settings = {
         "bootstrap.servers": address,
         "offset.storage.file.filename": str(directory / "offsets"),

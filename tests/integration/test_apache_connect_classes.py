@@ -79,7 +79,7 @@ def text(data: bytes | None) -> str:
 
 
 def _comparable(schema: Schema | None, value: Any) -> bool:
-    """Return whether both implementations must write the same bytes for this value."""
+    """Return whether headrace and Kafka Connect must write the same bytes for this value."""
     if schema is None or value is None:
         return True
     if schema.type in (Type.FLOAT32, Type.FLOAT64):

@@ -38,9 +38,9 @@ class Storage(MemoryStorage):
 
 
 class FakePeers:
-    """Replaces `Peers`.
+    """A fake of the class `Peers`, which sends requests to the other voters.
 
-    It grants votes if `grants` is True, and queues the fetches of the `Voter`, so that the test can respond to them.
+    The other voters grant votes if `grants` is True. Fetches are queued, so that the test can respond to them.
     """
 
     def __init__(self) -> None:

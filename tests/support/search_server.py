@@ -39,7 +39,7 @@ _BCRYPT_ADMIN = "$2a$04$headraceheadraceheadrec5M/DPIVFIzkEEIeFcz5jOaA6Q7RdAq"
 
 @dataclass(frozen=True, slots=True)
 class SearchServer:
-    """A running server."""
+    """A running OpenSearch or Elasticsearch server."""
 
     url: str
     authorization: str | None = None
