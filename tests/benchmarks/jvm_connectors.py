@@ -1,9 +1,9 @@
 """Runs JVM connectors in Apache's worker, so that benchmarks can compare headrace's connectors with them.
 
-No registry has these connectors as jars: Aiven's JDBC, S3 and OpenSearch connectors (Apache License 2.0) have to be
-built from their sources. The environment variable `BENCH_JVM_CONNECTORS` names a directory with the subdirectories
-`jdbc`, `s3` and `opensearch`, each with the jars of one connector and of its dependencies. Without it, the benchmarks
-compare with quoted numbers: the rates of these connectors on a machine of the same kind.
+The connectors are Aiven's JDBC, S3 and OpenSearch connectors (Apache License 2.0). No registry has their jars, so they
+must be built from their sources. The environment variable `BENCH_JVM_CONNECTORS` names a directory with the
+subdirectories `jdbc`, `s3` and `opensearch`, each with the jars of one connector and of its dependencies. If the
+variable is not set, the benchmarks compare with quoted numbers: the rates of these connectors on a similar machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IDLE_TIMEOUT_S = 60
 
 
 class JvmWorker(Worker):
-    """Runs Apache's connect-standalone with the connectors of a directory."""
+    """Runs Apache's connect-standalone with the connectors in the directory `plugins`."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str], plugins: Path) -> None:
         super().__init__(directory, {"plugin.path": str(plugins), "plugin.discovery": "service_load", **settings})
@@ -55,11 +55,11 @@ class Systems:
 
     @property
     def label(self) -> str:
-        """What the results say about the baseline."""
+        """A note for the results, which says whether the baseline was measured or is quoted."""
         return "(baseline quoted: JVM)" if self.theirs is None else "(baseline: JVM)"
 
     def wait_until_idle(self) -> None:
-        """Wait until both workers are idle, because the JVM's compilers continue after a measurement."""
+        """Wait until both workers are idle, because the JVM's compilers keep running after a measurement."""
         pids = [pid for worker in (self.ours, self.theirs) if worker is not None for pid in tree(worker.pid)]
         deadline_s = time.monotonic() + IDLE_TIMEOUT_S
         before_s = cpu_s(pids)
@@ -75,7 +75,10 @@ class Systems:
 
 @contextmanager
 def systems_under_test(directory: Path, address: str, connector: str, **theirs: str) -> Iterator[Systems]:
-    """Run both workers with the broker at `address`. `theirs` are additional settings of Apache's worker."""
+    """Run headrace's worker and, if `connector` is available, Apache's worker, with the broker at `address`.
+
+    `theirs` are additional settings of Apache's worker.
+    """
     settings = {
         "bootstrap.servers": address,
         "offset.storage.file.filename": str(directory / "offsets"),
@@ -95,7 +98,10 @@ def systems_under_test(directory: Path, address: str, connector: str, **theirs: 
 
 
 def _plugins(connector: str) -> Path | None:
-    """Return the directory of all connectors, or None if it does not have this connector or Java is missing."""
+    """Return the directory of all connectors, or None if `VARIABLE` is not set or Apache Kafka cannot run here.
+
+    Raises RuntimeError if the directory does not have the jars of `connector`.
+    """
     name = os.environ.get(VARIABLE)
     if name is None or apache.unavailable_reason():
         return None
@@ -105,6 +111,6 @@ def _plugins(connector: str) -> Path | None:
 
 
 def medians(rounds: list[Measured]) -> Measured:
-    """Return the medians of the measurements, without the rounds that warm up."""
+    """Return the medians of the measurements in all rounds after the warm-up rounds."""
     counted: Any = zip(*rounds[WARM_UP_ROUNDS:], strict=True)
     return Measured(*map(statistics.median, counted))

@@ -213,8 +213,8 @@ def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
 def _commits(events: Iterable[Event]) -> Iterator[str]:
     """Check that committed offsets do not decrease.
 
-    The committed offsets that clients received, and the start positions of members, must not be below an earlier
-    commit.
+    The committed offsets that clients received, and the start positions of group members, must not be below an offset
+    that was committed before.
     """
     commits: dict[int, list[Commit]] = defaultdict(list)
     found: dict[int, list[tuple[float, int, str]]] = defaultdict(list)

@@ -79,7 +79,7 @@ def text(data: bytes | None) -> str:
 
 
 def _comparable(schema: Schema | None, value: Any) -> bool:
-    """Return whether both implementations must write the same bytes for this value."""
+    """Return whether headrace and Kafka Connect must write the same bytes for this value."""
     if schema is None or value is None:
         return True
     if schema.type in (Type.FLOAT32, Type.FLOAT64):
@@ -297,7 +297,7 @@ def test_transforms_return_the_same_records_as_kafka_connect() -> None:
 
 
 @pytest.mark.parametrize("schema", [STRING_SCHEMA, INT64_SCHEMA])
-def test_cast_and_timestamp_converter_of_primitive_values_return_the_same_records_as_kafka_connect(
+def test_cast_and_timestamp_converter_return_the_same_records_as_kafka_connect_for_primitive_values(
     schema: Schema,
 ) -> None:
     value: Any = "2023" if schema is STRING_SCHEMA else 1_700_000_000_000

@@ -354,7 +354,7 @@ def test_workers_of_headrace_and_kafka_write_the_same_records_to_the_status_topi
 
 
 @pytest.mark.parametrize(("first", "second"), [(APACHE, DistributedWorker), (HEADRACE, ApacheWorker)])
-def test_worker_continues_from_the_internal_topics_of_the_other_implementation_without_loss_or_duplicates(
+def test_headrace_and_kafka_workers_continue_from_each_others_internal_topics_without_loss_or_duplicates(
     kafka: str, recorded: dict[str, Recorded], first: str, second: type[DistributedWorker]
 ) -> None:
     before = recorded[first]
@@ -385,7 +385,7 @@ def everything(worker: DistributedWorker) -> dict[tuple[str, int | None], tuple[
 
 
 def owned_by(worker: DistributedWorker, *owned: DistributedWorker) -> bool:
-    """Return whether all connectors and tasks run on the workers `owned`, and each of these workers runs something."""
+    """Return whether all connectors and tasks run on the workers `owned`, at least one of them on each worker."""
     found = everything(worker)
     states, workers = {state for state, _ in found.values()}, {owner for _, owner in found.values()}
     return len(found) == 11 and states == {"RUNNING"} and workers == {each.worker_id for each in owned}

@@ -66,7 +66,7 @@ def shared_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedW
 
 @pytest.fixture
 def worker(shared_workers: SharedWorkers) -> Iterator[Worker]:
-    """Return a worker that other tests have used."""
+    """Yield a running worker, which other tests may have used before."""
     with shared_workers.acquire() as running:
         yield running
 
@@ -445,7 +445,7 @@ def test_file_source_and_sink_lose_no_line_when_all_processes_are_killed_at_rand
         ("bootstrap.servers=h:1\nkey.converter=x\nvalue.converter=x\n", 2, "offset.storage.file.filename"),
     ],
 )
-def test_worker_exits_with_an_error_that_names_the_key_if_its_properties_file_is_invalid(
+def test_worker_exits_with_an_error_that_names_the_invalid_or_missing_key_of_its_properties_file(
     tmp_path: Path, text: str, code: int, message: str
 ) -> None:
     file = tmp_path / "worker.properties"
@@ -456,7 +456,7 @@ def test_worker_exits_with_an_error_that_names_the_key_if_its_properties_file_is
     assert "Traceback" not in result.stderr
 
 
-def test_worker_exits_with_an_error_that_names_the_key_if_a_converter_class_is_unknown(tmp_path: Path) -> None:
+def test_worker_exits_with_an_error_that_names_key_and_value_if_a_converter_class_is_unknown(tmp_path: Path) -> None:
     worker = Worker(tmp_path, {"value.converter": "org.apache.kafka.connect.json.JsonConvertor"})
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2
@@ -502,7 +502,7 @@ def test_sigterm_stops_a_starting_worker_while_a_converter_hangs_in_configure(tm
     assert "Traceback" not in log
 
 
-def test_standalone_worker_without_connectors_starts_only_the_process_of_the_embedded_broker(
+def test_standalone_worker_without_connectors_has_only_the_embedded_broker_as_child_process(
     new_worker: Worker,
 ) -> None:
     def has_only_the_broker_process() -> bool:
@@ -521,7 +521,9 @@ def test_worker_reports_every_invalid_connector_file_before_it_exits(tmp_path: P
     assert "nameless.json: the connector has no name" in result.stderr
 
 
-def test_worker_with_an_invalid_connector_file_exits_with_errors_that_name_the_keys(tmp_path: Path) -> None:
+def test_worker_with_an_invalid_connector_file_exits_with_errors_that_name_the_configuration_keys(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "c.properties"
     path.write_text("name=c\nconnector.class=FileStreamSource\ntpic=x\nfile=${env:HEADRACE_NOT_SET}\n")
     worker = Worker(tmp_path, connectors=[path])
@@ -533,7 +535,9 @@ def test_worker_with_an_invalid_connector_file_exits_with_errors_that_name_the_k
     assert "Traceback" not in result.stderr
 
 
-def test_worker_creates_the_connectors_of_its_files_in_order_and_none_after_an_invalid_one(tmp_path: Path) -> None:
+def test_worker_creates_connectors_in_the_order_of_its_files_and_stops_at_the_first_invalid_file(
+    tmp_path: Path,
+) -> None:
     paths = [tmp_path / f"{name}.properties" for name in ("first", "invalid", "second")]
     for path in paths:
         (tmp_path / f"{path.stem}.txt").write_text("line\n")

@@ -368,10 +368,10 @@ OVERRIDES = {
 def test_client_overrides_are_restricted_by_the_workers_policy(
     broker: BrokerProcess, plugins: Path, tmp_path: Path, policy: str, refused: list[str]
 ) -> None:
-    """The test also checks the endpoints for active topics.
+    """The policy rejects the client overrides in `refused`.
 
-    If `policy` is None, topic tracking is disabled, and both endpoints return errors. Otherwise, only the reset of
-    active topics is disabled and returns an error.
+    The test also checks the settings of topic tracking. With the policy "None", topic tracking is disabled, so requests
+    to read or reset active topics return errors. With the other policies, only requests to reset them return errors.
     """
     settings = {
         "connector_client_config_override_policy": policy,

@@ -149,7 +149,7 @@ def test_metrics_of_a_worker_count_only_its_own_connectors_and_tasks(
     assert epochs[0] == epochs[1] > [1]
 
 
-def test_connectors_lose_no_record_when_two_workers_join_together_and_are_later_killed_together(
+def test_connectors_lose_no_record_when_two_workers_join_at_the_same_time_and_are_later_killed_at_the_same_time(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     sources = [Monitored(tmp_path, f"several-{number}", 4).create(workers[0]) for number in range(2)]
@@ -168,7 +168,7 @@ def test_connectors_lose_no_record_when_two_workers_join_together_and_are_later_
 
 
 @pytest.mark.slow
-def test_workers_of_two_groups_with_the_same_internal_topics_report_each_other(
+def test_worker_logs_the_address_of_a_worker_of_another_group_that_uses_the_same_internal_topics(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     settings = other_group("first")

@@ -94,7 +94,7 @@ def test_starting_worker_stops_within_the_timeout_if_no_broker_is_available(tmp_
 
 
 @pytest.mark.slow
-def test_worker_reports_a_deleted_config_topic_in_its_log_in_health_and_in_responses(
+def test_deleted_config_topic_is_reported_in_the_log_the_health_endpoint_and_rest_responses(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     worker = DistributedWorker(tmp_path / "worker", broker.address, SETTINGS)
@@ -120,7 +120,7 @@ def test_worker_reports_a_deleted_config_topic_in_its_log_in_health_and_in_respo
 
 
 @pytest.mark.slow
-def test_log_lines_of_a_worker_that_stops_without_a_broker_name_their_causes(
+def test_worker_that_stops_while_no_broker_is_available_logs_why_its_statuses_could_not_be_written(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     worker = DistributedWorker(tmp_path / "worker", broker.address, SETTINGS)
@@ -140,7 +140,7 @@ def test_log_lines_of_a_worker_that_stops_without_a_broker_name_their_causes(
 
 
 @pytest.mark.prove
-def test_tasks_stop_when_the_worker_session_expires_without_a_broker_and_continue_after_the_broker_returns(
+def test_tasks_stop_when_the_worker_session_expires_during_a_broker_outage_and_continue_after_the_outage(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 2, SETTINGS) as workers:

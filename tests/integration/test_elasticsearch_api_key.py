@@ -95,7 +95,7 @@ def test_documents_are_stored_with_an_api_key_that_has_privileges_for_one_index_
 
 
 @pytest.mark.parametrize("kind", ["unknown", "wrong secret", "not encoded", "invalidated"])
-def test_wrong_or_invalidated_api_key_is_a_validation_error_of_its_key_and_fails_the_task(
+def test_wrong_or_invalidated_api_key_fails_the_task_and_validation_reports_it_at_connection_api_key(
     server: SearchServer, certificates: Certificates, kind: str
 ) -> None:
     key = create_key(server, "wrong")
@@ -119,7 +119,7 @@ def test_wrong_or_invalidated_api_key_is_a_validation_error_of_its_key_and_fails
     assert secrets[kind] not in str(raised.value)
 
 
-def test_task_whose_api_key_has_no_privileges_for_the_index_fails_and_the_error_names_the_key(
+def test_task_whose_api_key_has_no_privileges_for_the_index_fails_and_the_error_names_connection_api_key(
     server: SearchServer, certificates: Certificates
 ) -> None:
     settings = props(server, certificates, create_key(server, "allowed").encoded)

@@ -107,7 +107,7 @@ def test_later_record_replaces_the_document_with_the_same_key(server: SearchServ
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
 
 
-def test_sink_logs_once_per_partition_that_it_skips_records_that_are_older_than_the_stored_documents(
+def test_skipping_of_records_that_are_older_than_the_stored_documents_is_logged_once_for_each_partition(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, [keyed(100, "a"), keyed(101, "b")])
@@ -190,7 +190,7 @@ def test_data_stream_receives_each_record_once_although_the_task_restarts(server
         server.delete_data_stream("logs-shop-items", "shop")
 
 
-def test_data_stream_stores_only_the_first_record_with_a_key_and_the_other_records_are_reported(
+def test_sink_writes_only_the_first_record_of_each_key_to_a_data_stream_and_reports_later_records_of_the_key(
     server: SearchServer,
 ) -> None:
     template = {"index_patterns": ["logs-keyed-*"], "data_stream": {}, "priority": 500}

@@ -83,7 +83,7 @@ def consumer_at(cluster: ClusterProcess, topic: str, offset: int = 0, **settings
 
 
 def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
-    """Read the next records and return their numbers."""
+    """Read the next `count` records. Return the number at the start of each record's value."""
     numbers: list[int] = []
     deadline = time.monotonic() + timeout_s
     while len(numbers) < count:

@@ -1,7 +1,8 @@
-"""Tests of a broker on a full disk.
+"""Tests of a broker with a full disk.
 
-The broker starts, returns records, and accepts records again once the disk has free space. The broker's log output
-names the offline log directory.
+If only topic logs are on the full disk, the broker starts, returns records, and accepts records again once the disk has
+free space. If the metadata log is on the full disk, the broker does not start. In both cases, the broker's log output
+names the directory.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def broker_on(disk: Path, directory: Path, **properties: str) -> BrokerProcess:
     return broker
 
 
-def test_broker_with_a_full_topic_log_disk_starts_and_accepts_records_once_space_is_freed(tmp_path: Path) -> None:
+def test_broker_whose_topic_logs_are_on_a_full_disk_starts_and_accepts_records_once_space_is_freed(
+    tmp_path: Path,
+) -> None:
     """The topic's log is on the full disk. The metadata log is on another disk."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(
@@ -105,7 +108,9 @@ def test_broker_with_a_full_topic_log_disk_starts_and_accepts_records_once_space
             broker.close()
 
 
-def test_broker_with_a_full_metadata_log_disk_fails_to_start_and_its_error_names_the_directory(tmp_path: Path) -> None:
+def test_broker_whose_metadata_log_is_on_a_full_disk_fails_to_start_and_its_error_names_the_directory(
+    tmp_path: Path,
+) -> None:
     """A broker writes to the metadata log before it serves requests.
 
     The error line names the directory and the cause.

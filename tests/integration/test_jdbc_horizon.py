@@ -1,4 +1,4 @@
-"""Tests of snapshot.horizon with a real PostgreSQL server."""
+"""Tests of the JDBC source's configuration key snapshot.horizon with a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_later_rows_are_not_read_before_an_open_prepared_transaction_is_committe
     assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
 
 
-def test_snapshot_horizon_rejects_a_user_without_the_role_pg_read_all_stats(
+def test_source_with_snapshot_horizon_fails_if_the_user_lacks_the_role_pg_read_all_stats(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("DROP ROLE IF EXISTS reader")
@@ -84,7 +84,7 @@ def test_snapshot_horizon_rejects_a_user_without_the_role_pg_read_all_stats(
     database.execute("REVOKE ALL ON t FROM reader")
 
 
-def test_snapshot_horizon_fails_while_a_session_has_track_activities_disabled(
+def test_source_with_snapshot_horizon_fails_while_a_session_has_track_activities_disabled(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}

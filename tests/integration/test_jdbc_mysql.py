@@ -303,7 +303,7 @@ def test_row_that_is_committed_after_later_rows_is_skipped_unless_snapshot_horiz
             assert ids_read(settings | more, database.execute, late.execute) == expected
 
 
-def test_snapshot_horizon_rejects_a_user_without_the_process_privilege(
+def test_source_with_snapshot_horizon_fails_if_the_user_lacks_the_privilege_process(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY)")
@@ -313,7 +313,7 @@ def test_snapshot_horizon_rejects_a_user_without_the_process_privilege(
         read_all({**props, "connection.user": "reader", "mode": "incrementing", "snapshot.horizon": "true"})
 
 
-def test_snapshot_horizon_waits_for_a_transaction_that_the_cached_innodb_trx_table_does_not_list(
+def test_source_with_snapshot_horizon_waits_for_a_transaction_that_is_missing_in_the_cached_table_innodb_trx(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, note text)")

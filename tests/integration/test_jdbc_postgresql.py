@@ -111,7 +111,7 @@ def test_bit_strings_of_varying_length_are_read_as_text(
 
 
 @pytest.mark.parametrize("unmappable", ["fail", "null", "skip"])
-def test_unmappable_values_applies_to_numeric_nan(
+def test_property_unmappable_values_sets_how_nan_in_numeric_columns_is_handled(
     database: psycopg.Connection[Any], props: dict[str, str], unmappable: str
 ) -> None:
     database.execute("CREATE TABLE t (id int, n numeric(6,2), free numeric); INSERT INTO t VALUES (1, 'NaN', 'NaN')")

@@ -141,7 +141,7 @@ def test_domains_are_read_as_their_base_types(database: Database, props: dict[st
     assert owner.schema.type is Type.INT64
 
 
-def test_rows_that_may_have_null_in_a_column_with_a_not_null_domain_are_checked_by_the_converter(
+def test_rows_of_a_view_are_checked_by_the_converter_because_a_column_of_a_not_null_domain_may_be_null(
     database: Database, props: dict[str, str]
 ) -> None:
     database.execute("CREATE DOMAIN code AS text NOT NULL; CREATE TABLE labels (id int NOT NULL, label code NOT NULL)")

@@ -190,7 +190,7 @@ def test_sink_retries_after_the_server_reports_a_deadlock(url: str, database: An
 
 @pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
 @pytest.mark.parametrize("key", ["", "PRIMARY KEY"])
-def test_only_records_that_do_not_fit_are_rejected_if_the_table_has_no_transactions(
+def test_only_records_with_too_long_values_are_rejected_if_the_storage_engine_has_no_transactions(
     url: str, database: Any, engine: str, key: str
 ) -> None:
     query(database, f"CREATE TABLE items (id INT {key}, name VARCHAR(5), price DOUBLE) ENGINE={engine}")
@@ -240,7 +240,9 @@ def lax_server_settings(server: mariadb.MariaDb, database: Any) -> Iterator[None
 
 
 @pytest.mark.usefixtures("lax_server_settings")
-def test_values_that_do_not_fit_are_rejected_if_the_server_would_truncate_them(url: str, database: Any) -> None:
+def test_values_that_are_too_long_for_a_column_are_rejected_unless_jdbc_compliant_truncation_is_false(
+    url: str, database: Any
+) -> None:
     query(database, "CREATE TABLE items (id INT PRIMARY KEY, name VARCHAR(5), price DOUBLE)")
     run = put(url, [item(1, "short"), item(2, "much too long")], errors__tolerance="all")
     assert [found.offset for found, _ in run.reported] == [2]
@@ -313,7 +315,9 @@ def test_table_or_column_that_was_dropped_is_created_again(url: str, database: A
         assert names[-len(second) :] == [f"n{number + len(first)}" for number in range(len(second))]
 
 
-def test_validation_connects_to_the_server(server: mariadb.MariaDb, url: str) -> None:
+def test_validation_connects_to_the_server_and_reports_each_connection_error_at_its_configuration_key(
+    server: mariadb.MariaDb, url: str
+) -> None:
     assert validation_errors(url) == {}
     props = {"connection__user": server.user, "connection__password": "wrong"}
     ((key, (message,)),) = validation_errors(server.jdbc_url, **props).items()

@@ -158,7 +158,7 @@ def test_every_connect_type_is_stored_without_loss(url: str, database: Database)
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-def test_text_of_numbers_and_booleans_does_not_depend_on_the_number_of_records(
+def test_numbers_and_booleans_are_stored_in_text_columns_as_the_same_text_for_any_number_of_records(
     url: str, database: Database, count: int
 ) -> None:
     database.execute("CREATE TABLE items (id text, number text, flag text)")
@@ -240,7 +240,7 @@ def test_upsert_into_a_table_without_a_unique_constraint_is_rejected(url: str, d
     assert query(database, "SELECT count(*) FROM items") == [(0,)]
 
 
-def test_only_records_whose_upserts_violate_another_unique_constraint_are_rejected(
+def test_only_records_whose_upserts_violate_a_unique_constraint_besides_the_primary_key_are_rejected(
     url: str, database: Database
 ) -> None:
     database.execute("CREATE TABLE items (id int PRIMARY KEY, name text UNIQUE, price float8)")
@@ -421,7 +421,9 @@ def test_table_or_column_that_was_dropped_is_created_again(
         assert names[-len(second) :] == [f"n{number + len(first)}" for number in range(len(second))]
 
 
-def test_validation_connects_to_the_server(server: postgres.Postgres, url: str) -> None:
+def test_validation_connects_to_the_server_and_reports_each_connection_error_at_its_configuration_key(
+    server: postgres.Postgres, url: str
+) -> None:
     assert validation_errors(url) == {}
     ((key, (message,)),) = validation_errors(server.jdbc_url, connection__user="nobody").items()
     assert (key, 'role "nobody" does not exist' in message) == ("connection.user", True)

@@ -1,4 +1,4 @@
-"""Tests that the JDBC sink writes the same rows to PostgreSQL's tables, whatever the number of rows in a put is."""
+"""Tests that the JDBC sink writes correct rows to PostgreSQL tables, regardless of the number of records in a put."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_upserts_do_not_change_another_table_with_the_name_of_a_temporary_table(
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-def test_inserts_follow_the_rules_of_a_table(url: str, database: Database, count: int) -> None:
+def test_insert_rule_of_a_postgresql_table_redirects_the_inserted_rows_to_another_table(
+    url: str, database: Database, count: int
+) -> None:
     database.execute("CREATE TABLE items (id int, name text, price float8); CREATE TABLE other (LIKE items)")
     move = "CREATE RULE move AS ON INSERT TO items DO INSTEAD INSERT INTO other VALUES (NEW.*)"
     first = [item(number) for number in range(count)]
@@ -129,7 +131,7 @@ def test_inserts_follow_the_rules_of_a_table(url: str, database: Database, count
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-def test_column_is_added_if_several_fields_match_a_column_when_case_is_ignored(
+def test_column_is_added_for_a_field_whose_name_differs_from_another_field_only_in_case(
     url: str, database: Database, count: int
 ) -> None:
     database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
@@ -156,7 +158,7 @@ def test_values_for_a_column_that_is_generated_always_as_identity_are_never_writ
 
 @pytest.fixture
 def limited_url(url: str, database: Database) -> Iterator[str]:
-    """The URL for a user who may only read and change the table `items`."""
+    """Create a user who may only read and change the table `items`, and yield the connection URL for this user."""
     database.execute("CREATE TABLE items (id int PRIMARY KEY, name text, price float8); CREATE ROLE limited LOGIN")
     database.execute("GRANT USAGE ON SCHEMA public TO limited; GRANT ALL ON items TO limited")
     yield url.replace("user=postgres", "user=limited")
@@ -179,7 +181,7 @@ def test_only_records_that_violate_a_row_level_security_policy_are_rejected(
     assert query(database, "SELECT count(*) FROM items WHERE name IS NOT NULL") == [(count - 1,)]
 
 
-def test_inserts_of_a_user_with_a_privilege_for_only_these_columns_succeed(
+def test_user_with_the_insert_privilege_for_only_the_written_columns_can_insert_rows(
     limited_url: str, database: Database
 ) -> None:
     database.execute("ALTER TABLE items ADD secret text; REVOKE ALL ON items FROM limited")

@@ -1,4 +1,4 @@
-"""Tests of the JDBC source's timestamp columns in other time zones than UTC, with real servers."""
+"""Tests of the JDBC source with timestamp columns in time zones other than UTC, with real servers."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_timestamp_and_datetime_columns_are_compared_in_db_timezone_in_mysql(
 
 @pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
-def test_rows_with_a_datetime_that_the_server_sets_in_its_time_zone_are_read_when_their_second_has_ended(
+def test_row_whose_datetime_the_server_sets_in_its_time_zone_is_read_after_the_second_of_the_datetime_has_ended(
     mysql_database: Any, mysql_props: dict[str, str], zone: str, mode: str
 ) -> None:
     mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
@@ -143,7 +143,7 @@ def test_rows_with_a_datetime_that_the_server_sets_in_its_time_zone_are_read_whe
 
 
 @pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
-def test_current_row_with_a_datetime_in_utc_is_not_read_before_its_second_has_ended(
+def test_row_whose_datetime_is_the_current_time_in_utc_is_not_read_before_the_second_has_ended(
     mysql_database: Any, mysql_props: dict[str, str], zone: str
 ) -> None:
     mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
@@ -156,7 +156,7 @@ def test_current_row_with_a_datetime_in_utc_is_not_read_before_its_second_has_en
 
 
 @pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
-def test_timestamp_initial_of_minus_1_is_the_time_of_the_server_for_a_datetime_that_the_server_sets(
+def test_timestamp_initial_minus_1_skips_rows_inserted_before_the_task_starts_if_the_server_sets_their_datetime(
     mysql_database: Any, mysql_props: dict[str, str], zone: str
 ) -> None:
     mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
@@ -171,7 +171,7 @@ def test_timestamp_initial_of_minus_1_is_the_time_of_the_server_for_a_datetime_t
         assert _ids_of(task.poll()) == [2]
 
 
-def test_error_names_db_timezone_if_the_server_sets_a_datetime_in_another_time_zone_than_a_timestamp(
+def test_missing_db_timezone_is_an_error_if_timestamp_and_datetime_columns_have_different_time_zones(
     mysql_database: Any, mysql_props: dict[str, str]
 ) -> None:
     mysql_database.execute("SET GLOBAL time_zone = '-05:00'")
@@ -182,7 +182,7 @@ def test_error_names_db_timezone_if_the_server_sets_a_datetime_in_another_time_z
     assert caught.value.key == "db.timezone"
 
 
-def test_rows_are_read_in_order_although_their_times_are_skipped_in_db_timezone(
+def test_rows_with_local_times_that_do_not_exist_in_db_timezone_are_read_once_and_in_order(
     postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str]
 ) -> None:
     database = postgresql_database
@@ -195,7 +195,7 @@ def test_rows_are_read_in_order_although_their_times_are_skipped_in_db_timezone(
     assert _ids(settings, offsets) == [4, 5, 6]
 
 
-def test_running_task_reads_rows_after_a_change_of_clocks_once(
+def test_running_task_reads_each_row_once_if_its_timestamp_is_after_a_daylight_saving_change(
     postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str]
 ) -> None:
     database = postgresql_database

@@ -193,7 +193,7 @@ def test_kafka_consumer_groups_tool_resets_offsets_and_deletes_groups(filled: Br
 # -- files written by our broker -------------------------------------------------------------------------------------
 
 
-def test_kafka_dump_log_prints_the_same_output_for_log_files_of_headrace_as_headraces_dump_log(
+def test_kafka_and_headrace_dump_log_tools_print_the_same_output_for_log_files_of_headrace(
     tmp_path: Path,
 ) -> None:
     with running_broker(tmp_path, log_index_interval_bytes="512", offsets_topic_num_partitions="1") as broker:

@@ -105,7 +105,9 @@ def count_sleepers(pid: int) -> int:
 
 @pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGQUIT])
-def test_all_descendants_of_a_dying_worker_are_killed_within_one_second(worker: Worker, number: int) -> None:
+def test_all_descendants_of_a_killed_or_crashed_worker_are_killed_within_one_second(
+    worker: Worker, number: int
+) -> None:
     everyone = create_hanging(worker)
     assert len(everyone) >= 5  # at least broker, fork server, connector, task and its children
     assert {os.getpgid(pid) for pid in everyone if _in_group(pid)} == {os.getpgid(worker.pid)}

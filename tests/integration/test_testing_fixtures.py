@@ -119,7 +119,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_for(lambda: not psutil.pid_exists(int(run.stdout)), "the worker is dead", 10)
 
 
-def test_creation_of_a_connector_with_an_invalid_configuration_raises_the_workers_error_message(
+def test_creation_of_a_connector_with_an_invalid_configuration_raises_an_error_with_the_workers_message(
     connect_worker: ConnectWorker,
 ) -> None:
     with pytest.raises(ConnectWorkerError, match=r"(?s)400 .*Failed to find any class .* Missing"):
@@ -134,7 +134,9 @@ def plugin_directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_wait_for_status_raises_the_trace_of_a_failed_task(kafka_broker: KafkaBroker, plugin_directory: Path) -> None:
+def test_wait_for_status_raises_an_error_that_contains_the_trace_of_a_failed_task(
+    kafka_broker: KafkaBroker, plugin_directory: Path
+) -> None:
     settings = {"plugin.path": str(plugin_directory)}
     with ConnectWorker(kafka_broker.bootstrap_servers, settings) as worker:
         worker.create("c", {"connector.class": "Broken"}, wait=False)

@@ -105,7 +105,7 @@ async def test_topic_log_does_not_recreate_a_deleted_topic_and_reports_when_anot
         assert caplog.text.count("was deleted and created again") == 1
 
 
-async def test_unacknowledged_record_of_a_deleted_topic_does_not_delay_the_stop(
+async def test_stop_of_topic_logs_is_not_delayed_by_an_unacknowledged_record_of_a_deleted_topic(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_log, "DELETION_CONFIRMATION_S", 0.5)

@@ -13,7 +13,7 @@ from support.ports import free_port
 pytestmark = pytest.mark.integration
 
 
-def test_validate_command_reports_an_unreachable_database_as_an_error_that_names_the_file_and_the_key(
+def test_validate_command_reports_an_unreachable_database_with_the_file_name_and_the_key_connection_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "j.properties"

@@ -1,4 +1,4 @@
-"""The CSV that the JDBC sink sends to PostgreSQL contains the same values as its rows."""
+"""Tests that the CSV text that the JDBC sink sends to PostgreSQL contains the values of the rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_csv_contains_the_values_of_all_rows(rows: list[tuple[Any, ...]]) -> Non
         ] == row
 
 
-def test_null_is_not_quoted_and_text_is() -> None:
+def test_csv_quotes_text_but_not_null() -> None:
     assert csv_lines([(None, "null", "", 1), (True, 'a"b\\', "c\nd", 1e20)]) == (
         b'null,"null","",1\n' + rb'true,"a\"b\\","c' + b"\n" + b'd",1e20\n'
     )

@@ -47,11 +47,14 @@ def test_integer_in_header_text_is_parsed_to_the_same_type_alone_and_in_a_list(n
     assert in_list.schema.value_schema == schema
 
 
+@example("t", "rue ")
+@example("f", "alse")
+@example("n", "ull")
 @given(st.sampled_from("aTNtfn\u00e9"), st.text(st.sampled_from('ue 1:,"]'), max_size=9))
-def test_header_text_that_starts_with_a_letter_is_parsed_as_a_string_unless_it_is_the_literal_true(
+def test_header_text_that_starts_with_a_letter_is_parsed_as_a_string_unless_it_is_true_false_or_null(
     letter: str, rest: str
 ) -> None:
     schema, value = parse_string(letter + rest)
-    if (letter + rest).strip() != "true":
+    if (letter + rest).strip() not in {"true", "false", "null"}:
         assert schema is not None
         assert (schema.type, value) == (Type.STRING, letter + rest)

@@ -124,7 +124,10 @@ async def wait_for_leader(cluster: SimulatedCluster, leader: int, *, in_sync: in
 
 
 def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
-    """Rule R4: the follower fetches from the new leader. The old leader cannot remove it from the ISR by itself."""
+    """Rule R4: the isolated leader cannot remove its follower from the ISR by itself.
+
+    The follower fetches from the new leader.
+    """
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -146,7 +149,7 @@ def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
     run_scenario(scenario)
 
 
-def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_below_min_insync_replicas() -> None:
+def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_while_the_isr_is_below_min_insync_replicas() -> None:
     """Rule R7: the leader acknowledges a record with acks=1 while the ISR is smaller than min.insync.replicas.
 
     Consumers can read the record only after a follower has replicated it.

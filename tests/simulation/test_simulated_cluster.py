@@ -47,7 +47,7 @@ def test_simulated_clusters_of_one_hundred_seeds_lose_and_duplicate_no_record(fi
     _outputs([_run("--seed", str(first), "--count", str(count))])
 
 
-def test_simulation_of_a_seed_is_identical_alone_and_after_other_seeds() -> None:
+def test_simulation_of_a_seed_is_the_same_whether_it_runs_alone_or_after_other_seeds() -> None:
     """A run's digest is a checksum over all received bytes and their arrival times.
 
     Earlier runs in the same process must not change the digest.

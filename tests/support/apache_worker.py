@@ -1,4 +1,4 @@
-"""Runs Kafka's distributed worker with the interface of `DistributedWorker`, so that a test can use either."""
+"""Runs Kafka's distributed worker with the interface of `DistributedWorker`, so that tests can use both classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the directory source in memory."""
+"""Runs the directory source in the test process, without a worker or a broker."""
 
 from __future__ import annotations
 

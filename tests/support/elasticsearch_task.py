@@ -43,7 +43,7 @@ def put_until_error(props: Mapping[str, str], records: Sequence[SinkRecord]) -> 
 
 
 def put_batches_until_error(props: Mapping[str, str], batches: Sequence[SinkBatch]) -> None:
-    """Do the same as `put_until_error` with batches."""
+    """Put the batches, and then empty batches until all records are stored. Raises the error of the task."""
     task = ElasticsearchSinkTask()
     task.context = cast(Any, _Context(props))
     config = ElasticsearchSinkConfig.parse(dict(props))

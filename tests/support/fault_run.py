@@ -45,7 +45,7 @@ _NEW_ACKNOWLEDGEMENTS = 20
 
 
 class NotRecoveredError(Exception):
-    """The cluster did not recover after all failures were undone."""
+    """The cluster did not recover after all faults were undone."""
 
 
 class Run:
@@ -104,7 +104,7 @@ class Run:
                 self.problems.append(f"node {node.node_id} exited by itself, with status {node.status}")
 
     def heal(self) -> None:
-        """Undo all failures."""
+        """Undo all faults."""
         self.network.heal()
         self.network.unthrottle()
         for node in self.cluster.nodes.values():

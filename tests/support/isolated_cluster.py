@@ -50,7 +50,7 @@ class IsolatedNode:
 
     @property
     def status(self) -> int | None:
-        """The exit status of the last process, or None."""
+        """The exit status of the last process, or None if it has not exited or no process was started."""
         return None if self._process is None else self._process.returncode
 
     def launch(self) -> None:

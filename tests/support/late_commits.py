@@ -14,9 +14,10 @@ TIMEOUT_S = 10.0
 
 
 def ids_read(props: Mapping[str, str], early: Execute, late: Execute) -> list[int]:
-    """Return the ids that the source reads before the late commit, followed by the ids that it reads afterwards.
+    """Insert one row with `late` and one with `early`. Return the ids that are read before and after `late` commits.
 
-    `early` and `late` execute statements in two sessions. The id and the timestamp of table `t` have default values.
+    `early` and `late` execute statements in two sessions. `late` inserts its row first, so the row has id 1 and the
+    earlier timestamp, and commits the row only after the source has read the table once.
     """
     offsets = Offsets()
     has_horizon = "snapshot.horizon" in props

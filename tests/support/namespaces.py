@@ -157,7 +157,7 @@ class SmallDisk:
         raise AssertionError(f"{self.path} cannot be made smaller")
 
     def free(self) -> None:
-        """Restore the original size."""
+        """Free space by restoring the original size of the file system."""
         assert self._resize(self._size)
 
     def _resize(self, size: str) -> bool:

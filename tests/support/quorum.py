@@ -38,9 +38,9 @@ class Storage(MemoryStorage):
 
 
 class FakePeers:
-    """Replaces `Peers`.
+    """A fake of the class `Peers`, which sends requests to the other voters.
 
-    It grants votes if `grants` is True, and queues the fetches of the `Voter`, so that the test can respond to them.
+    The other voters grant votes if `grants` is True. Fetches are queued, so that the test can respond to them.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class FakePeers:
 
 
 class Voter:
-    """Node 1 of `voters`. Create a `Voter` only while the event loop is running."""
+    """A quorum voter with node id 1. Create a `Voter` only while the event loop is running."""
 
     def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), fetch_timeout_ms: int = 60_000) -> None:
         self.config = RaftConfig(

@@ -55,7 +55,7 @@ class FaultyS3:
             self.faults.clear()
 
     def take(self, method: str, path: str) -> S3Fault | None:
-        """Record a request. If a fault applies to it, count the fault down and return it. Otherwise, return None."""
+        """Record a request. Return the first fault that applies to it, or None, and decrement the fault's `times`."""
         with self._lock:
             self.requests.append((method, path))
             found = next((each for each in self.faults if each.times > 0 and each.matches(method, path)), None)

@@ -39,7 +39,7 @@ _BCRYPT_ADMIN = "$2a$04$headraceheadraceheadrec5M/DPIVFIzkEEIeFcz5jOaA6Q7RdAq"
 
 @dataclass(frozen=True, slots=True)
 class SearchServer:
-    """A running server."""
+    """A running OpenSearch or Elasticsearch server."""
 
     url: str
     authorization: str | None = None
@@ -166,7 +166,7 @@ def running_elasticsearch_with_security(certificates: Certificates) -> Iterator[
 
 
 def _install_email_analysis(home: Path) -> None:
-    """Compile the plug-in EmailAnalysis and install it. The file of the plug-in says what it is for."""
+    """Compile and install the plug-in EmailAnalysis, which the analyzer of the index .security needs."""
     directory = home / "plugins" / "email-analysis"
     classes = home / "email-analysis-classes"
     command = ["javac", "--release", "17", "-cp", str(home / "lib" / "*"), "-d", str(classes), str(_EMAIL_ANALYSIS)]
@@ -221,7 +221,10 @@ def _write(home: Path, name: str, text: str) -> str:
 def _running(
     artifact: str, flags: Sequence[str], configure: Callable[[Path], Mapping[str, str]], client: SearchServer
 ) -> Iterator[SearchServer]:
-    """Run a server. `configure` changes the server's directory and returns more settings. `client` has no port yet."""
+    """Run a server, and yield `client` with the server's port added to its URL.
+
+    `configure` prepares the server's home directory and returns additional settings.
+    """
     directory = Path(mkdtemp(prefix="headrace-search-"))
     try:
         with zipfile.ZipFile(_fetch(artifact)) as archive:

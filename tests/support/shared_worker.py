@@ -21,7 +21,7 @@ from support.worker import Worker
 
 
 class SharedWorker(Worker):
-    """A standalone worker with an embedded broker that can be reset."""
+    """A standalone worker with an embedded broker. The method `reset` prepares both for the next test."""
 
     def start(self) -> Worker:
         """Start the worker and wait until it is healthy."""
@@ -56,7 +56,7 @@ class SharedWorker(Worker):
 
 
 class SharedWorkers:
-    """Running workers by their settings."""
+    """Starts standalone workers, and keeps the running workers for later tests that need the same settings."""
 
     def __init__(self, directories: pytest.TempPathFactory, settings: Mapping[str, str] = {}) -> None:
         self._directories = directories

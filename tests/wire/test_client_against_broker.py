@@ -696,7 +696,9 @@ def test_partitions_of_a_dead_group_member_are_assigned_to_another_member_after_
     asyncio.run(run())
 
 
-def test_member_that_waits_for_the_end_of_a_rebalance_leaves_the_group_at_once(broker: BrokerProcess) -> None:
+def test_stopping_member_leaves_the_group_at_once_while_it_waits_for_the_end_of_a_rebalance(
+    broker: BrokerProcess,
+) -> None:
     async def run() -> None:
         await create_topic(broker.address, "leaving", 2)
         config = consumer_config(broker.address, group_id="leaving", **GROUP | {"session_timeout_ms": "30000"})

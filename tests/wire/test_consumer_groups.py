@@ -125,7 +125,7 @@ def test_static_member_restarts_without_rebalance(broker: BrokerProcess, topic: 
 
 
 def _generation(broker: BrokerProcess, group: str) -> str:
-    """Return the latest generation of the group in the broker's log."""
+    """Return the last generation of the group that the broker's log output mentions."""
     completed = f"Group {group}: join phase completed, generation "
     return [line.partition(completed)[2] for line in broker.log.splitlines() if completed in line][-1]
 

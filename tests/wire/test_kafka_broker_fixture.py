@@ -254,7 +254,7 @@ def test_producer_sends_its_buffered_record_after_the_test_broker_has_restarted(
     assert values_in(kafka_broker, "topic") == [b"before", b"during"]
 
 
-def test_invalid_configuration_is_reported_and_leaves_no_thread() -> None:
+def test_invalid_configuration_of_the_test_broker_raises_an_error_and_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     with pytest.raises(Exception, match=r"num\.partitions"), KafkaBroker({"num.partitions": "many"}):
         pass
@@ -291,7 +291,7 @@ def test_consume_waits_for_records_and_its_timeout_error_names_the_missing_topic
         kafka_broker.consume("topic", 2, timeout=0.1)
 
 
-def test_error_of_produce_names_the_missing_topic() -> None:
+def test_produce_method_of_the_test_broker_raises_an_error_that_names_a_missing_topic() -> None:
     with (
         KafkaBroker({"auto.create.topics.enable": "false"}) as broker,
         pytest.raises(ClientError, match="topic missing"),

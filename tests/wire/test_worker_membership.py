@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
 
 
 class Worker:
-    """A member with two protocols.
+    """A group member that supports two protocols.
 
     If it is the leader, the assignment of each member is the member's metadata in reverse byte order.
     """

@@ -65,7 +65,7 @@ class MonitoredSourceTask(_Monitored, SourceTask[MonitoredConfig]):
         self._next = 0 if offset is None else offset["number"] + 1
 
     def poll(self) -> Sequence[SourceRecord]:
-        """Return the next number."""
+        """Return a record with the next number, or fail or block as configured."""
         if self.config.fails_while and os.path.exists(self.config.fails_while):
             raise ConnectError(f"the file exists and contains {Path(self.config.fails_while).read_text()}")
         if self.config.blocks_in == "task poll":
@@ -86,12 +86,12 @@ class MonitoredSourceTask(_Monitored, SourceTask[MonitoredConfig]):
         ]
 
     def stop(self) -> None:
-        """Write the call to the journal."""
+        """Append this call of `stop` to the journal file."""
         self.called("task stop", self.context.connector_name, self.config.number)
 
 
 class MonitoredSource(_Monitored, SourceConnector[MonitoredConfig]):
-    """Starts the configured number of tasks."""
+    """A source connector with the configured number of tasks."""
 
     task_class = MonitoredSourceTask
 
@@ -101,7 +101,7 @@ class MonitoredSource(_Monitored, SourceConnector[MonitoredConfig]):
             time.sleep(1)
 
     def start(self, config: MonitoredConfig) -> None:
-        """Write the call to the journal."""
+        """Append this call of `start` to the journal file."""
         self.called("connector start", self.context.connector_name)
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
@@ -110,7 +110,7 @@ class MonitoredSource(_Monitored, SourceConnector[MonitoredConfig]):
         return [{**self.config.originals, "number": str(number)} for number in range(min(self.config.tasks, max_tasks))]
 
     def stop(self) -> None:
-        """Write the call to the journal."""
+        """Append this call of `stop` to the journal file."""
         self.called("connector stop", self.context.connector_name)
 
 
@@ -118,7 +118,7 @@ class MonitoredSinkTask(_Monitored, SinkTask[MonitoredConfig]):
     """Discards records."""
 
     def start(self, config: MonitoredConfig) -> None:
-        """Write the call to the journal."""
+        """Append this call of `start` to the journal file."""
         self.called("sink task start", self.context.connector_name)
 
     def put(self, records: SinkRecords) -> None:
@@ -132,12 +132,12 @@ class MonitoredSinkTask(_Monitored, SinkTask[MonitoredConfig]):
             self.called("sink task flush", self.context.connector_name)
 
     def stop(self) -> None:
-        """Write the call to the journal."""
+        """Append this call of `stop` to the journal file."""
         self.called("sink task stop", self.context.connector_name)
 
 
 class MonitoredSink(SinkConnector[MonitoredConfig]):
-    """Starts one task."""
+    """A sink connector with one task."""
 
     task_class = MonitoredSinkTask
 
