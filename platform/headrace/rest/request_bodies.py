@@ -40,7 +40,7 @@ class _LargeBodies:
         reserved: int = getattr(request.state, "reserved", 0)
         added = max(0, size - SMALL_BODY_SIZE) - reserved
         if added > 0 and self.used + added > LARGE_BODIES_SIZE_MAX:
-            raise OverloadedError("The bodies of other requests use the memory for large requests; retry later")
+            raise OverloadedError("Other requests use the memory for large request bodies; retry later")
         self.used += added
         request.state.reserved = reserved + added
 
