@@ -219,7 +219,7 @@ def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
     for name in orphans:
         _log.error(
-            "Index file %s/%s: the %s file of the same segment is missing, so this replica has lost its records",
+            "Index file %s/%s: the segment's %s file is missing, so this replica has lost the segment's records",
             directory,
             name,
             LOG_SUFFIX,

@@ -301,7 +301,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         ]
         for name in missing:
             message = missing_table_message(name, existing, all_tables)
-            logger.error("%s. The connector reads the table once it exists", message)
+            logger.error("%s. The connector starts to read the table when the table exists", message)
         selected = self._select(existing)
         if not selected and not missing:
             logger.warning(

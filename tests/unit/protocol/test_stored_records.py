@@ -78,8 +78,8 @@ def test_metadata_records_are_encoded_in_newest_version_by_default() -> None:
     [
         ("", "header is truncated"),
         ("01 02", "header is truncated"),
-        ("00 02 00 00", r"unknown type 2 \(frame version 0\)"),
-        ("01 7f 00 00", "unknown type 127"),
+        ("00 02 00 00", "unsupported record type 2 or frame version 0"),
+        ("01 7f 00 00", "unsupported record type 127"),
         ("01 02 09 00", "TopicRecord version 9"),
         ("01 14 00 00 00", "1 bytes follow the record"),
         ("01 02 00 02", "TopicRecord version 0, field name"),
