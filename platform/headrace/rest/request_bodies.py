@@ -126,7 +126,7 @@ async def task_configs_body(request: Request) -> list[dict[str, Any]]:
 def to_config(body: dict[str, Any]) -> dict[str, Any]:
     """Convert all values to strings, except null. Raises BadRequestError for an object or array, or too many keys."""
     if len(body) > CONFIG_KEYS_MAX:
-        raise BadRequestError(f"The configuration has {len(body)} keys; at most {CONFIG_KEYS_MAX} are possible")
+        raise BadRequestError(f"The configuration has {len(body)} keys, but at most {CONFIG_KEYS_MAX} are allowed")
     for key, value in body.items():
         if isinstance(value, (dict, list)):
             raise BadRequestError(f"The value of {key} must be a string, number or boolean")
