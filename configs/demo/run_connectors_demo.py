@@ -246,7 +246,7 @@ def follow(worker: Worker, expected: Counts, stages: Mapping[str, Count], progre
             )
             raise DemoError(
                 f"no stage has received a row for {STALLED_S:.0f} s. Connectors that make no progress: {stalled}. "
-                "The lines of a connector in the worker's log contain its name"
+                "To find the cause, search the worker's log for the name of a connector"
             )
         time.sleep(POLL_S)
 

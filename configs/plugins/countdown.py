@@ -60,5 +60,5 @@ def square(config: SquareConfig, record: ConnectRecord) -> ConnectRecord:
     """Square the number in the configured field. `errors.tolerance` applies to records without such a number."""
     value = record.value
     if not isinstance(value, dict) or not isinstance(value.get(config.field), int):
-        raise DataError(f"the value has no field {config.field} with a number: {value!r:.60}")
+        raise DataError(f"field {config.field} is missing or not an integer in the value {value!r:.60}")
     return record.replace(value={**value, config.field: value[config.field] ** 2})

@@ -66,5 +66,7 @@ def check_items(response: httpx.Response, config: PagedApiConfig) -> list[dict[s
     except ValueError as error:
         raise ConnectError(f"{config.url}: the response is not JSON: {response.text:.200}") from error
     if not isinstance(items, list) or not all(isinstance(item, dict) and config.id_field in item for item in items):
-        raise ConnectError(f"{config.url}: expected a list of objects with the field {config.id_field}: {items!r:.200}")
+        raise ConnectError(
+            f"{config.url}: expected a list of objects with the field {config.id_field}, found: {items!r:.200}"
+        )
     return items

@@ -120,7 +120,12 @@ def overwrite(path: Path) -> None:
             overwrite,
             r"Rebuilding the indexes of segment {log}: the offset index has 37 bytes, not a multiple of",
         ),
-        ("stopped", "leader-epoch-checkpoint", overwrite, "Rebuilding {path} from the records: line 1"),
+        (
+            "stopped",
+            "leader-epoch-checkpoint",
+            overwrite,
+            "Rebuilding checkpoint file {path} from the record batches of the log: line 1",
+        ),
         ("stopped", "*.snapshot", overwrite, "Deleting corrupt producer snapshot {path}: the snapshot has version -1"),
     ],
 )

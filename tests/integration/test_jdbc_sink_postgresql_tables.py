@@ -204,7 +204,7 @@ def test_users_who_may_not_create_temporary_tables_can_upsert_and_update_many_ro
     assert query(database, "SELECT name, count(*) FROM items GROUP BY name") == [("new", MANY)]
     (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert text.startswith(
-        'Table "items": the user may not copy rows to a temporary table (permission denied to create'
+        'Table "items": the user has no privilege to copy rows to a temporary table (permission denied to create'
     )
 
 

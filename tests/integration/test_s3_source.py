@@ -332,7 +332,7 @@ def test_deleted_keys_object_fails_the_task_and_deleted_values_object_is_skipped
         assert [record.value["id"] for record in restore(bucket)] == [0, 1, 2]
         assert "deleted after it was listed, and is skipped" in caplog.text
     else:
-        with pytest.raises(ConnectError, match=r"0003\.json in .* keys or headers were deleted after they were listed"):
+        with pytest.raises(ConnectError, match=r"0003\.json in .* keys or headers was deleted after it was listed"):
             restore(bucket)
 
 

@@ -170,7 +170,7 @@ def test_start_fails_if_the_clock_of_the_node_differs_by_two_hours_from_the_cont
 ) -> None:
     line = start_error(tmp_path, cluster_id_of(cluster), ahead_s=ahead_s, controller_quorum_voters=voters_of(cluster))
     assert re.search(f"the clock of node 4 is (7199|7200|7201) s {words} the controller's, more than", line), line
-    assert "synchronize both clocks with NTP, then start again" in line
+    assert "synchronize both clocks with NTP, then start this node again" in line
 
 
 def test_start_fails_in_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Fetcher:
                 if not error.retriable:
                     self._report_error(error)
                     return
-                logger.info("Consumer: the lookup of partition positions failed, retrying: %s", error)
+                logger.info("Consumer: cannot look up the positions of partitions, retrying: %s", error)
                 await asyncio.sleep(self._cluster.retry_backoff_ms(attempts) / 1000)
                 attempts += 1
 

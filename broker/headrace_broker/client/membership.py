@@ -163,7 +163,9 @@ class GroupMembership:
         except Exception as error:  # report errors of callbacks too, because they end the membership
             await self._stop(self._heartbeats)
             if not isinstance(error, ClientError):
-                logger.exception("Group %s: the membership ended with an error", self._core.group_id)
+                logger.exception(
+                    "Group %s: unexpected error, ending the membership of this client", self._core.group_id
+                )
                 error = ClientError(f"group {self._core.group_id}: {error!r}")
             self._callbacks.on_failure(error)
 

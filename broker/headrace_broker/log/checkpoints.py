@@ -78,7 +78,7 @@ def _decode_checkpoint(data: bytes) -> list[tuple[int, str]]:
     count = _number(lines[1], 2)
     rows = [(number, line) for number, line in enumerate(lines[2:], start=3) if line.strip()]
     if len(rows) != count:
-        raise MalformedFileError(f"line 2 gives the number of entries as {count}, but the file contains {len(rows)}")
+        raise MalformedFileError(f"line 2 declares {count} entries, but the file contains {len(rows)}")
     if not data.endswith(b"\n"):
         raise MalformedFileError(f"line {len(lines)} is incomplete: it does not end with a line feed")
     return rows

@@ -219,7 +219,7 @@ def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
     for name in orphans:
         _log.error(
-            "Index file %s/%s has no %s file, so the records of this segment are lost on this replica",
+            "Index file %s/%s: the segment's %s file is missing, so this replica has lost the segment's records",
             directory,
             name,
             LOG_SUFFIX,
@@ -312,7 +312,7 @@ def create_segment(
                 segment.remove()
             raise
         _log.warning(
-            "Log %s: cannot create the files of a new segment, continuing without the files: %s",
+            "Log %s: cannot create all files of a new segment, opening the log without them: %s",
             directory,
             error.strerror or error,
         )
@@ -408,7 +408,9 @@ def _load_epochs(
         reason = "it is missing or empty, possibly after a power failure"
     except MalformedFileError as error:
         reason = str(error)
-    _log.warning("Rebuilding %s/%s from the records: %s", directory, LEADER_EPOCH_FILE, reason)
+    _log.warning(
+        "Rebuilding checkpoint file %s/%s from the record batches of the log: %s", directory, LEADER_EPOCH_FILE, reason
+    )
     try:
         for segment in segments:
             for _, header in segment.iter_headers(0):

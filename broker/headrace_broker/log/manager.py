@@ -153,9 +153,9 @@ class LogManager:
             self.checkpoints.stale_partitions.update(recovery_points, high_watermarks, log_starts, cleaner_offsets)
             for key in directory.partitions():
                 if key in self._directory_of:
-                    both = f"{self._directory_of[key].path} and {directory.path}"
                     raise LogDirectoryError(
-                        f"partition {key[0]}-{key[1]} is in both {both}: remove the partition from one of them"
+                        f"partition {key[0]}-{key[1]} is in two log directories, {self._directory_of[key].path} and "
+                        f"{directory.path}: remove the partition from one of them"
                     )
                 try:
                     self.logs[key] = self._open(

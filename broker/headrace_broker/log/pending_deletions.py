@@ -93,7 +93,9 @@ class PendingDeletions:
         for key in list(self._not_renamed):
             with suppress(OSError):  # the first failure was logged
                 self.rename_pending(key, now_ms)
-                _log.info("Partition %s-%d: renamed the directory of the deleted log; an earlier attempt failed", *key)
+                _log.info(
+                    "Partition %s-%d: renamed the directory of the deleted log after an earlier attempt failed", *key
+                )
         due = [path for due_ms, path in self._renamed if due_ms <= now_ms]
         self._renamed = [entry for entry in self._renamed if entry[0] > now_ms]
         for path in due:

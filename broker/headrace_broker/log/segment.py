@@ -136,7 +136,9 @@ class LogSegment:
             path = self.path(LOG_SUFFIX)
             # `open` creates a missing file; `size` raises FileNotFoundError.
             if self.size_bytes and self._storage.size(path) < self.size_bytes:
-                raise OSError(errno.EIO, f"the file is shorter than its {self.size_bytes} bytes of records", path)
+                raise OSError(
+                    errno.EIO, f"the file is shorter than its segment, which has {self.size_bytes} bytes", path
+                )
             file = self._file = self._storage.open(path)
             self._open_segments.add(self)
         return file

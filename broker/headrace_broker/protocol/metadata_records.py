@@ -330,7 +330,7 @@ def decode_metadata_record(value: Buffer) -> MetadataRecord:
     record = RECORD_TYPES.get(record_type)
     if frame_version != _FRAME_VERSION or record is None:
         raise DecodeError(
-            "metadata record", version, "", 0, f"unknown type {record_type} (frame version {frame_version})"
+            "metadata record", version, "", 0, f"unsupported record type {record_type} or frame version {frame_version}"
         )
     decoded, end = decoder(record, version)(value, position)
     if end != len(value):

@@ -48,7 +48,7 @@ def decode_key(classes: Mapping[int, type[RecordKey]], key: Buffer) -> RecordKey
     """
     number = key_type(key)
     if number not in classes:
-        raise DecodeError("record key", number, "", 0, f"unknown type {number}")
+        raise DecodeError("record key", number, "", 0, f"unknown record key type {number}")
     return decode(classes[number], 0, key, _PREFIX.size)
 
 

@@ -128,7 +128,7 @@ def run(
             _check_cluster_id(cluster_id)
         number = signal.SIGTERM if watch_fd is None else signal.SIGCONT
         if parent_pid is not None and not die_with_parent(parent_pid, number):
-            raise StartError(f"parent process {parent_pid} is dead")
+            raise StartError(f"the parent process {parent_pid} exited before the broker started")
         raise_file_descriptor_limit()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(config, cluster_id, watch_fd, ready_fd))

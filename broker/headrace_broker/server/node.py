@@ -397,9 +397,13 @@ class Node:
         if abs(ahead_ms) > self.config.log_defaults.message_timestamp_after_max_ms:
             raise StartError(
                 f"{skew}, more than log.message.timestamp.after.max.ms: one node would reject records because of their "
-                "timestamps, and another node would accept them; synchronize both clocks with NTP, then start again"
+                "timestamps, and another node would accept them; synchronize both clocks with NTP, then start this "
+                "node again"
             )
-        logger.warning("%s: timestamps and retention are wrong by this amount; synchronize both clocks with NTP", skew)
+        logger.warning(
+            "%s, so record timestamps and retention are wrong by this difference; synchronize both clocks with NTP",
+            skew,
+        )
 
     # -- requests to the controller ----------------------------------------------------------------------------------
 

@@ -260,7 +260,7 @@ async def wait_for_topic(cluster: Cluster, topic: str, timeout_ms: float) -> Top
                 print(f"WARN waiting for {error.__cause__ or error}", file=sys.stderr)
                 continue
             raise ToolError(f"Topic {topic} not present in metadata after {timeout_ms:.0f} ms.") from error
-    raise AssertionError("not reachable: the second attempt returns the topic or raises an error")
+    raise AssertionError("unreachable code: the second attempt returns the topic or raises an error")
 
 
 @asynccontextmanager

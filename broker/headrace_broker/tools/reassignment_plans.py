@@ -83,8 +83,8 @@ def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[st
     for (topic, index, broker), directory in plan.log_dirs.items():
         if directories[broker] != [directory]:
             raise ToolError(
-                f"{topic}-{index}: log_dirs requests {directory} for broker {broker}, whose log directories are "
-                f"{', '.join(directories[broker])}; choosing a log directory is not supported: "
+                f"{topic}-{index}: log_dirs contains {directory} for broker {broker}, but the log directories of this "
+                f"broker are {', '.join(directories[broker])}; choosing a log directory is not supported: "
                 'use "any" to let the broker choose'
             )
 

@@ -188,7 +188,7 @@ def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
         return decimal_schema(0, optional=optional)  # as Spark; INT64 is too small
     if pa.types.is_null(type_):
         return Schema(Type.STRING, optional=True)
-    raise DataError(f"column {name} has the type {type_}, for which Connect has no type")
+    raise DataError(f"column {name} has the type {type_}, which has no equivalent in Connect")
 
 
 def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:

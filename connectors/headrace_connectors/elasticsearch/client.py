@@ -99,7 +99,9 @@ class Client:
             self._create(f"/_data_stream/{quote(name, safe='')}", f"data stream {name}", None)
         except RefusedError as error:
             if "no matching index template" in str(error):
-                raise ConnectError(f"{error}; create an index template for data streams that matches {name}") from error
+                raise ConnectError(
+                    f"{error}; create an index template that matches {name} and has a data_stream object"
+                ) from error
             if error.status != 405:  # a reduced distribution; it creates the data stream at the first write
                 raise
 

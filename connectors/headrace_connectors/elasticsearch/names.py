@@ -33,9 +33,9 @@ def forbidden_characters(name: str) -> list[str]:
 def _checked(name: str, topic: str) -> str:
     bad = forbidden_characters(name)
     if not name or bad or name.startswith("+") or len(name.encode()) > _MAX_LENGTH:
-        reason = f"it may not contain {bad[0]!r}" if bad else "no index can have this name"
+        rule = f"contain {bad[0]!r}" if bad else f"be empty, begin with '+' or have more than {_MAX_LENGTH} bytes"
         raise DataError(
-            f"Topic {topic!r} has no index: {name!r} is not a valid name, {reason}; rename the topic with the "
-            "transform RegexRouter"
+            f"Topic {topic!r}: {name!r} is not a valid name of an index or data stream, because a name must not "
+            f"{rule}; rename the topic with the transform RegexRouter"
         )
     return name

@@ -161,8 +161,8 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             self._close()
         except _FileChangedError:
             logger.warning(
-                "File %s changed while it was read: it is read again from its beginning, when it has not changed for "
-                "settle.time.ms=%d", self._path(reading), self.config.settle_ms,
+                "File %s changed while it was read; after it has not changed for settle.time.ms=%d, it is read again "
+                "from its beginning", self._path(reading), self.config.settle_ms,
             )  # fmt: skip
             self._close()
         return None

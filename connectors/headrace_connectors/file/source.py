@@ -100,10 +100,10 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         change = "deleted or replaced" if replaced else "truncated" if size < position else ""
         if change and change != self._last_change:
             log.warning(
-                "File %s was %s after the task had read %d bytes. The task does not read the current content before "
-                "that offset. Restart the task to continue from that offset in the current file, or stop the "
-                "connector and reset its offsets to read the file from the beginning",
-                file, change, position,
+                "File %s was %s after the task had read %d bytes. The task does not read the first %d bytes of the "
+                "current file. Restart the task to continue after these bytes, or stop the connector and reset its "
+                "offsets to read the file from the beginning",
+                file, change, position, position,
             )  # fmt: skip
         self._last_change = change
 

@@ -180,14 +180,22 @@ class MysqlDialect(Dialect):
         if server_time == instant:
             return instant
         names = ", ".join(column.name for column in local)
-        problem = f"column {names}: the server's time zone is {system_zone if zone == 'SYSTEM' else zone}"
+        server_zone = system_zone if zone == "SYSTEM" else zone
         if len(local) < len(columns) and any(column.is_set_by_database for column in local):
-            reason = f"{problem}; set db.timezone to it, because the other timestamp columns have a time zone"
+            reason = (
+                f"column {names}: the server's time zone is {server_zone}; set db.timezone to this time zone, because "
+                "the other timestamp columns have a time zone"
+            )
             raise ConfigError("db.timezone", self.config.db_timezone, reason)
         are_set_by_server = all(column.is_set_by_database for column in local)
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("Timestamp %s, but db.timezone is UTC: %s", problem, _ADVICE[are_set_by_server])
+            logger.warning(
+                "Timestamp column %s: the server's time zone is %s, but db.timezone is UTC: %s",
+                names,
+                server_zone,
+                _ADVICE[are_set_by_server],
+            )
         return server_time if are_set_by_server else min(instant, server_time)
 
     _has_warned = False

@@ -266,8 +266,9 @@ class PostgresqlDialect(Dialect):
             )
         if is_untracked:
             raise ConnectError(
-                "snapshot.horizon=true needs track_activities=on: a session has turned it off, so the start of its "
-                "transaction is unknown. Find it with SELECT pid FROM pg_stat_activity WHERE state = 'disabled'"
+                "snapshot.horizon=true needs track_activities=on: one session has disabled it, so the start of its "
+                "transaction is unknown. Find the session with SELECT pid FROM pg_stat_activity WHERE state = "
+                "'disabled'"
             )
         if is_standby:
             raise ConnectError(

@@ -93,11 +93,11 @@ class ServerSideRows:
             if self._requested:
                 self._connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
         except psycopg.Error as error:
-            logger.debug("The requests for the next rows could not be cancelled: %s", error)
+            logger.debug("Cannot cancel the FETCH statements for the next rows: %s", error)
         try:
             self._pipeline.__exit__(None, None, None)
         except psycopg.Error as error:
-            logger.debug("A request for rows failed after the statement had failed: %s", error)
+            logger.debug("Ignoring an error of a FETCH statement while closing the cursor: %s", error)
         if self._connection.info.transaction_status == TransactionStatus.INERROR:
             self._connection.rollback()
         self._cursor.close()

@@ -226,7 +226,7 @@ class TableReader:
         elif (shape := dialect.shape(connection, table)) != self._shape or not self._columns:
             self._columns, self._shape = dialect.table_columns(table), shape
         if not self._columns:
-            raise ConnectError(f"{self.source.name} has no column with a Connect type")
+            raise ConnectError(f"{self.source.name} has no column that can be converted to a Connect type")
         return self._columns
 
     def _start_offset(self, connection: Connection, timestamps: Sequence[JdbcColumn]) -> TimestampIncrementingOffset:

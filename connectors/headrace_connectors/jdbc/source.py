@@ -301,10 +301,13 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         ]
         for name in missing:
             message = missing_table_message(name, existing, all_tables)
-            logger.error("%s. The connector reads the table once it exists", message)
+            logger.error("%s. The connector starts to read the table when the table exists", message)
         selected = self._select(existing)
         if not selected and not missing:
-            logger.warning("No table is selected. Tables of the types in table.types: %s", some_names(existing))
+            logger.warning(
+                "No table is selected. The database has these tables of the types in table.types: %s",
+                some_names(existing),
+            )
         return selected
 
     def _select(self, existing: Sequence[str]) -> list[str]:
@@ -359,4 +362,4 @@ def _with_retries(
             )
             if not wait(config.connection_backoff_ms / 1000):
                 raise ConnectError("the connector is being stopped") from error
-    raise AssertionError("connection.attempts is at least 1")
+    raise AssertionError("unreachable code: connection.attempts is at least 1")

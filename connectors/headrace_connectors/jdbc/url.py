@@ -72,8 +72,8 @@ def parse(url: str) -> JdbcUrl:
             raise ConfigError(
                 "connection.url",
                 redact_passwords(url),
-                f"JDBC URLs of {name} are not supported: the source reads {name} with a URL of SQLAlchemy, such as "
-                f"{example}; install the Python package of its driver",
+                f"JDBC URLs of {name} are not supported: set a SQLAlchemy URL, such as {example}, and install the "
+                f"Python driver for {name}",
             )
     if kind == "sqlite" or (kind not in SUPPORTED and not address.startswith("//")):
         return _file_url(url, kind, address)

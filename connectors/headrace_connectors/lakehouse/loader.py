@@ -92,7 +92,7 @@ class BatchLoader:
         topics = sorted({range_.topic for range_ in missing})
         self._read_table_columns(topics)
         self._learn_layouts(missing)
-        _log.debug("Batch %d: learned the record layouts of new topics", batch.identity.batch_id)
+        _log.debug("Batch %d: read the first records of new topics to determine the columns", batch.identity.batch_id)
         topic_rows, bad = self._read(rows, topics)
         self._check_foreign_tables(topics)
         bad_record_error = self._bad_records.handle(bad)
@@ -165,7 +165,7 @@ class BatchLoader:
             reasons = [schema.reason for schema in rejected if schema.columns_mismatch]
             if reasons and self._layout_of(topic) is None and not table.is_ours and table.writer.columns() is not None:
                 raise TableSchemaError(
-                    f"topic {topic}: {reasons[0]}; this connector has not loaded records into that table yet;"
+                    f"topic {topic}: {reasons[0]}; this connector has not loaded records into table {table.name} yet;"
                     " set another table name (lakehouse.table.name.format), or change the table's columns"
                 )
 
@@ -344,7 +344,7 @@ def _log_progress(batch: MicroBatch, added: dict[str, int], read_s: float, write
     rows = sum(added.values())
     tables = ", ".join(f"{name} +{count:,}" for name, count in added.items() if count)
     _log.info(
-        "Committed batch %d: %s rows in %.1f s (%s rows/s; Spark's reading took %.1f s, the commits %.1f s): %s",
+        "Committed batch %d: %s rows in %.1f s (%s rows/s; reading took %.1f s, committing took %.1f s): %s",
         batch.identity.batch_id,
         f"{rows:,}",
         read_s + write_s,

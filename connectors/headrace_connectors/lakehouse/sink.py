@@ -173,7 +173,9 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
         """Return one configuration regardless of `tasks.max`, because Spark distributes the work to cores."""
         if max_tasks > 1:
             _log.info(
-                "Starting one task despite tasks.max=%d, because spark.master sets the number of cores", max_tasks
+                "Starting only one task despite tasks.max=%d, because Spark distributes the work of this task to the "
+                "cores that spark.master sets",
+                max_tasks,
             )
         return [self._config.originals]
 

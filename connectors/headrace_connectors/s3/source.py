@@ -205,7 +205,9 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             return reader_for(self._bucket.open(key), key, form, convert)
         except MissingObjectError as error:
             if isinstance(self._found, BackupObject) and self._found.values not in (None, key):
-                raise DataError(f"its keys or headers were deleted after they were listed: {error}") from error
+                raise DataError(
+                    f"the object with its record keys or headers was deleted after it was listed: {error}"
+                ) from error
             raise
 
     def _compare_counts(self, objects: Sequence[tuple[str | None, str]]) -> None:
@@ -347,5 +349,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
                 wanted = {name: type_.__name__ for name, type_ in types.items()}
                 raise ConnectError(f"A source offset must have the fields {wanted}, not {dict(offset)}")
             if "start" in types and not str(offset["start"]).isdecimal():
-                raise ConnectError(f"start must be the digits of the offset in an object's name, not {offset['start']}")
+                raise ConnectError(
+                    f"start must be the offset from an object's name, in decimal digits, not {offset['start']}"
+                )
         return True

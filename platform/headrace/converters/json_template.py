@@ -58,9 +58,9 @@ def _find_template(
             found = column
             texts.append(b"")
         else:
-            raise DataError("more than one column differs between records, or a column that differs has no strings")
+            raise DataError("the records differ in more than one column, or in a column that does not contain strings")
     if found is None:
-        raise DataError("no column of strings differs between records")
+        raise DataError("the records do not differ in any column of strings")
     return texts[0], found, texts[1] + b"}"
 
 

@@ -433,7 +433,7 @@ class BaseHerder:
         state = self._state(name)
         if (kind := self._type_of(state)) == "unknown":
             class_name = state.config.get("connector.class")
-            raise HerderError(f"Connector {name}: this worker cannot load its class {class_name}; install it")
+            raise HerderError(f"Connector {name}: this worker cannot load the class {class_name}; install its package")
         return kind == "sink"
 
     @property

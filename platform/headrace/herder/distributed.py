@@ -351,7 +351,8 @@ class DistributedHerder(BaseHerder):
             return
         group = self._group_core
         raise self._forward_error(
-            "Another worker runs it", lambda: group.owner_url(name, task) if group.is_leader else group.leader_url
+            "Another worker runs this connector or task",
+            lambda: group.owner_url(name, task) if group.is_leader else group.leader_url,
         )
 
     def _forward_error(
@@ -457,7 +458,9 @@ class DistributedHerder(BaseHerder):
         try:
             response = await rest_client.send(self.config, "GET", url, None, {}, kind=Kind.TASK_CONFIGS)
         except OSError as error:
-            log.warning("Leader %s: its internal topics could not be checked: %s", url, error)
+            log.warning(
+                "Leader %s: cannot compare this worker's internal topics with those of the leader: %s", url, error
+            )
             self._checked_leader = None
             return
         for text in leader_check.differing_topics(self.config, response.headers):

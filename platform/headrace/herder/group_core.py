@@ -163,7 +163,7 @@ class GroupCore:
         for name in snapshot.connectors.keys() - self._snapshot.connectors.keys():
             if not is_assignable(name):
                 log.error(
-                    "Connector %.100s...: it does not run, because its name has more than %d bytes; delete it",
+                    "Connector %.100s...: not assigned, because its name has more than %d bytes; delete this connector",
                     name,
                     NAME_BYTES_MAX,
                 )
@@ -267,8 +267,8 @@ class GroupCore:
         found = _decode_members(members)
         for member in members.keys() - found.keys():
             log.error(
-                "Group member %s: it gets no connectors and tasks, because its metadata cannot be read; check whether "
-                "it is a Connect worker",
+                "Group member %s: no connectors and tasks are assigned to this member, because its metadata cannot be "
+                "read; check whether the member is a Connect worker",
                 member,
             )
         self._urls = {member: metadata.url for member, metadata in found.items()}

@@ -67,7 +67,9 @@ class SessionKeyRotation:
         try:
             await self._configs.append(key)
         except (ClientError, TimeoutError) as error:
-            log.error("Session key: it could not be written, retrying in %g s: %s", KEY_RETRY_S, error)
+            log.error(
+                "Session key: cannot write a new key to the config topic, retrying in %g s: %s", KEY_RETRY_S, error
+            )
             self._rotate_after(KEY_RETRY_S)
         else:
             self._rotate_after(ttl_ms / 1000)

@@ -245,8 +245,8 @@ class WorkerGroup:
         same = {member: host for member, host in (await self._members_with_own_url()).items() if member in same}
         for member, host in same.items():
             log.error(
-                "%s: another worker of group %s (member %s at %s) advertises %s, too; requests to one of them reach "
-                "the other. Set an address that belongs to this worker alone",
+                "%s: another worker of group %s (member %s at %s) also advertises %s, so requests for one of these "
+                "workers reach the other worker. Set an address that only this worker uses",
                 _ADDRESS_KEYS,
                 self._group_id,
                 member,
@@ -272,7 +272,9 @@ class WorkerGroup:
                 request = DescribeGroupsRequest(groups=[self._group_id])
                 [group] = (await self._cluster.request_coordinator(self._group_id, request)).groups
             except ClientError as error:
-                log.debug("Group %s: its members could not be read, retrying: %s", self._group_id, error)
+                log.debug(
+                    "Group %s: cannot describe the group to read its members, retrying: %s", self._group_id, error
+                )
             else:
                 if group.group_state == "Stable" and not group.error_code:
                     return group.members

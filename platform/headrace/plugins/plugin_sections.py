@@ -81,7 +81,7 @@ def aliased_sections(
     """Yield the sections of the transforms or predicates; add errors about their classes to `problems`."""
     found = aliases(props, key)
     if len(found) > ALIASES_MAX:
-        text = f"The list contains {len(found)} aliases; at most {ALIASES_MAX} are possible"
+        text = f"The list contains {len(found)} aliases, but at most {ALIASES_MAX} are allowed"
         problems.append(ConfigError(key, f"{found[0]},...", text))
         return
     for alias in found:

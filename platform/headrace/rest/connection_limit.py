@@ -98,7 +98,7 @@ class LimitedHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         if time.monotonic() - kind._last_logged_s >= LOG_INTERVAL_S:
             kind._last_logged_s = time.monotonic()
             log.warning(
-                "REST server: %d connections are open, which is the limit; each new connection replaces the oldest "
-                "connection on which the worker waits for the client",
+                "REST server: the limit of %d open connections is reached; for each new connection, the worker closes "
+                "the idle connection with the oldest request",
                 connection_limit(),
             )

@@ -40,7 +40,7 @@ class _LargeBodies:
         reserved: int = getattr(request.state, "reserved", 0)
         added = max(0, size - SMALL_BODY_SIZE) - reserved
         if added > 0 and self.used + added > LARGE_BODIES_SIZE_MAX:
-            raise OverloadedError("The bodies of other requests use the memory for large requests; retry later")
+            raise OverloadedError("Other requests use the memory for large request bodies; retry later")
         self.used += added
         request.state.reserved = reserved + added
 
@@ -126,7 +126,7 @@ async def task_configs_body(request: Request) -> list[dict[str, Any]]:
 def to_config(body: dict[str, Any]) -> dict[str, Any]:
     """Convert all values to strings, except null. Raises BadRequestError for an object or array, or too many keys."""
     if len(body) > CONFIG_KEYS_MAX:
-        raise BadRequestError(f"The configuration has {len(body)} keys; at most {CONFIG_KEYS_MAX} are possible")
+        raise BadRequestError(f"The configuration has {len(body)} keys, but at most {CONFIG_KEYS_MAX} are allowed")
     for key, value in body.items():
         if isinstance(value, (dict, list)):
             raise BadRequestError(f"The value of {key} must be a string, number or boolean")

@@ -115,7 +115,7 @@ class ForkServer:
         except Exception as error:  # noqa: BLE001 - any failure of the warm-up
             logging.disable(logging.NOTSET)
             log.warning(
-                "Fork server: the warm-up of tasks failed (%s: %s); task processes use more memory",
+                "Fork server: the warm-up of tasks failed (%s: %s), so task processes use more memory",
                 type(error).__name__,
                 error,
             )

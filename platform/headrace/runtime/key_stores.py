@@ -51,7 +51,7 @@ def _read_pkcs12(content: bytes, password: str | None) -> KeyStore:
     try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
     except ValueError as error:
-        raise KeyStoreError(f"it is no key store, or its password is wrong: {error}") from None
+        raise KeyStoreError(f"the file is not a key store, or its password is wrong: {error}") from None
     key = None
     if store.key is not None:
         key = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -63,7 +63,7 @@ def _read_pkcs12(content: bytes, password: str | None) -> KeyStore:
 def _read_jks(content: bytes, password: str | None, key_password: str | None) -> KeyStore:
     body, digest = content[:-_SHA1_SIZE], content[-_SHA1_SIZE:]
     if password is not None and not hmac.compare_digest(_sha1(_utf16(password), _JKS_SALT, body), digest):
-        raise KeyStoreError("it is corrupt, or its password is wrong")
+        raise KeyStoreError("the key store is corrupt, or its password is wrong")
     key: str | None = None
     chain: tuple[str, ...] = ()
     trusted: list[str] = []
@@ -84,9 +84,9 @@ def _read_jks(content: bytes, password: str | None, key_password: str | None) ->
             elif tag == _TRUSTED_CERTIFICATE:
                 trusted.append(reader.certificate(version))
             else:
-                raise KeyStoreError(f"it has an entry of the unknown type {tag}")
+                raise KeyStoreError(f"the key store has an entry of the unknown type {tag}")
     except struct.error:
-        raise KeyStoreError("it is corrupt") from None
+        raise KeyStoreError("the key store is corrupt") from None
     return KeyStore(key, chain, tuple(trusted))
 
 
@@ -126,7 +126,7 @@ def _decrypt_key(protected: bytes, password: str) -> bytes:
         stream += block
     key = bytes(a ^ b for a, b in zip(encrypted, stream, strict=False))
     if not hmac.compare_digest(_sha1(secret, key), check):
-        raise KeyStoreError("the password of its private key is wrong")
+        raise KeyStoreError("the password of the private key is wrong")
     return key
 
 

@@ -151,7 +151,7 @@ class Processes:
         for module in new:
             if len(module) > MODULE_NAME_LENGTH_MAX:
                 log.error(
-                    "Module %.50s...: it is not shared, because its name has more than %d characters",
+                    "Module %.50s... of shared_modules is not shared, because its name has more than %d characters",
                     module,
                     MODULE_NAME_LENGTH_MAX,
                 )
@@ -178,7 +178,7 @@ class Processes:
     def _replace_hung_fork_server(self, number: int) -> None:
         """Kill the fork server, which does not respond. Its death is detected when its socket is closed."""
         if number in self._spawning and self._server is not None:
-            log.error("Fork server: it has not started a process within %g s; killing it", SPAWN_TIMEOUT_S)
+            log.error("Fork server: no process was started within %g s; killing the fork server", SPAWN_TIMEOUT_S)
             self._server.kill()
 
     async def close(self) -> None:
@@ -256,7 +256,7 @@ class Processes:
         if self._closing:
             return
         if not self._has_been_ready and self._ready is not None:
-            log.error("Fork server: it did not start (exit status %d)", status)
+            log.error("Fork server: failed to start (exit status %d)", status)
             ready, self._ready = self._ready, None  # the next spawn starts a new fork server
             ready.set_exception(ChildProcessError(f"the fork server did not start (exit status {status})"))
             ready.exception()  # prevents asyncio's warning if no spawn waits for `ready`

@@ -129,7 +129,7 @@ class HeaderRule:
         if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
             raise ValueError(f"Invalid header config {text!r}: control characters are not allowed")
         if action.endswith("Date") and not value.removeprefix("-").isdigit():
-            raise ValueError(f"Invalid header config {text!r}: the value of a date must be milliseconds from now")
+            raise ValueError(f"Invalid header config {text!r}: the date must be a number of milliseconds from now")
         if action.endswith("Date") and abs(int(value)) > _DATE_MS_MAX:
             raise ValueError(f"Invalid header config {text!r}: the date is more than a thousand years from now")
         if name.lower() in _FRAMING_HEADERS:

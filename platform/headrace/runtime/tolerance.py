@@ -96,7 +96,8 @@ class RetryWithToleranceOperator:
         except Exception as error:
             raise ConnectError(
                 f"{class_name} failed with {type(error).__name__}: {error} (in a batch of {len(part)} records from "
-                f"{self._describe(part)}); to skip only bad records, raise RecordErrors with the results of the others"
+                f"{self._describe(part)}); to skip only bad records, raise RecordErrors with the results of the other "
+                "records"
             ) from error
 
     def run(self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P) -> list[_R]:

@@ -141,7 +141,8 @@ class Worker:
             await asyncio.wait_for(instance.start_ended.wait(), self._graceful_timeout_s)
         except TimeoutError:
             log.error(
-                "Start of %s is no longer wanted and did not complete within the timeout; terminating it", id_.name
+                "Connector or task %s: its start was cancelled, but did not end within the timeout; terminating it",
+                id_.name,
             )
             if instance.host is not None:
                 await self._kill_after_timeout(instance, instance.host)
@@ -339,7 +340,7 @@ class Worker:
             return host.channel.corruption or _describe_status(host.ended.result())
         if any(each.host is host and not each.stopping for each in self._instances.values()):
             log.error(
-                "Process %s (pid %s): its channel to the worker has closed, but it still runs; killing it",
+                "Process %s (pid %s): its channel to the worker has closed, but the process still runs; killing it",
                 host.name,
                 host.pid,
             )

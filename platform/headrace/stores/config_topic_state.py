@@ -128,8 +128,8 @@ class ConfigTopicState:
         found = sum(number < count for number in tasks)
         if found < count:
             log.error(
-                "Connector %s: the config topic contains %d of its %d task configurations; it has no tasks until its "
-                "task configurations are written again",
+                "Connector %s: the config topic contains %d of its %d task configurations; the connector has no tasks "
+                "until its task configurations are written again",
                 name,
                 found,
                 count,

@@ -94,7 +94,7 @@ class _Reader:
         if tag == _REFERENCE:
             item = self._referred()
             if not isinstance(item, bytes):
-                raise JavaStreamError(f"the reference before byte {self._position} is not to a byte array")
+                raise JavaStreamError(f"the reference before byte {self._position} does not refer to a byte array")
             return item
         if tag != _ARRAY:
             raise JavaStreamError(f"expected a byte array at byte {self._position - 1}, found tag {tag:#x}")
@@ -111,7 +111,7 @@ class _Reader:
         if tag == _REFERENCE:
             name = self._referred()
             if not isinstance(name, str):
-                raise JavaStreamError(f"the reference before byte {self._position} is not to a class")
+                raise JavaStreamError(f"the reference before byte {self._position} does not refer to a class")
             return name
         if tag != _CLASS:
             raise JavaStreamError(f"expected a class at byte {self._position - 1}, found tag {tag:#x}")

@@ -185,8 +185,8 @@ class TopicLogs:
             count = len(found.partitions)
             if count > self._known_counts[topic]:
                 log.warning(
-                    "Topic %s: it has %d partitions now instead of %d; reading the new ones, and writing each key to "
-                    "the same partition as before",
+                    "Topic %s: there are %d partitions now instead of %d; reading the new partitions, and writing each "
+                    "key to the same partition as before",
                     topic,
                     count,
                     self._known_counts[topic],
@@ -223,7 +223,7 @@ class TopicLogs:
             )
         elif was_deleted:
             del self.errors[topic]
-            log.info("Internal topics: topic %s was not deleted, the brokers report it again", topic)
+            log.info("Internal topics: topic %s was not deleted, because the brokers report the topic again", topic)
 
     def _set_error(self, topic: str, error: str) -> None:
         self.errors[topic] = error
@@ -237,12 +237,12 @@ class TopicLogs:
                 batches = await self._consumer.poll(_POLL_TIMEOUT_MS)
             except ClientError as error:
                 if not has_failed:
-                    log.warning("Internal topics: they cannot be read, retrying until a broker responds: %s", error)
+                    log.warning("Internal topics cannot be read, retrying until a broker responds: %s", error)
                 has_failed = True
                 await asyncio.sleep(_RETRY_BACKOFF_S)
                 continue
             if has_failed:
-                log.info("Internal topics: they can be read again")
+                log.info("Internal topics can be read again")
                 has_failed = False
             for batch in batches:
                 self._deliver(batch)

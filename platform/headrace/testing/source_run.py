@@ -91,7 +91,9 @@ class SourceRun:
         Raises ValueError if there are several source partitions.
         """
         if len(self._stored.offsets) > 1:
-            raise ValueError(f"there are {len(self._stored.offsets)} source partitions: use SourceRun.offsets")
+            raise ValueError(
+                f"offset is ambiguous with {len(self._stored.offsets)} source partitions: use SourceRun.offsets"
+            )
         return next(iter(self.offsets.values()), None)
 
 

@@ -58,7 +58,7 @@ def task_configs(
     """
     for name, text in props.items():
         if not isinstance(text, str):
-            raise TypeError(f"{name}={text!r}: the value must be a string, as in a connector's file")
+            raise TypeError(f"{name}={text!r}: the value must be a string, as in a connector's configuration file")
     connector = connector_class_of(plugin)()
     connector.config = connector.config_model.parse(props)
     connector.context = ConnectorContext(props, offsets)

@@ -162,7 +162,7 @@ def test_node_without_data_may_be_formatted_again_only_if_enough_other_nodes_ser
     check_enough_other_nodes(layout, 1, needed)
     with pytest.raises(
         ClusterError,
-        match=f"{needed} of the {nodes - 1} other nodes must serve requests, but only {needed - 1} do now",
+        match=rf"{needed} of the {nodes - 1} other nodes must serve requests \(currently: {needed - 1}\)",
     ):
         check_enough_other_nodes(layout, 1, needed - 1)
 
@@ -175,7 +175,7 @@ def test_data_loss_error_in_a_small_cluster_suggests_restoring_or_formatting_the
         layout = ClusterLayout(tmp_path, nodes, 9092, "id")
         write_node_files(layout, {})
         assert (describe_data_loss(layout, 1) or "").endswith(hint)
-    with pytest.raises(ClusterError, match="1 of the 0 other nodes must serve requests, but only 0 do now"):
+    with pytest.raises(ClusterError, match=r"1 of the 0 other nodes must serve requests \(currently: 0\)"):
         check_enough_other_nodes(ClusterLayout(tmp_path, 1, 9092, "id"), 1, 0)
 
 

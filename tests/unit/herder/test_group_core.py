@@ -389,7 +389,7 @@ def test_leader_assigns_no_connector_whose_name_the_protocol_cannot_encode(
     found = compute(core, {"me": metadata(URL, 6, version=version)}, version)
     assert found["me"].assigned == ALL
     [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert line.startswith(f"Connector {'x' * 100}...: it does not run")
+    assert line.startswith(f"Connector {'x' * 100}...: not assigned, because its name has more than")
 
 
 @pytest.mark.parametrize("version", [Version.EAGER, Version.SESSIONED])
@@ -401,7 +401,7 @@ def test_leader_assigns_no_connectors_or_tasks_to_a_member_with_unreadable_metad
     assert not core.is_behind(members)
     found = compute(core, members, version)
     assert (found["me"].assigned, found["other"].assigned) == (ALL, EMPTY)
-    assert "Group member other: it gets no connectors and tasks" in caplog.text
+    assert "Group member other: no connectors and tasks are assigned to this member" in caplog.text
 
 
 def test_leader_assigns_all_connectors_and_tasks_to_the_members() -> None:

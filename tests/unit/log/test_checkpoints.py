@@ -40,7 +40,7 @@ def test_offset_checkpoint_has_kafkas_format() -> None:
         (b"x", "version"),
         (b"1\n0\n", "version"),
         (b"0\nx\n", "line 2"),
-        (b"0\n2\na 0 1\n", "line 2 gives the number of entries as 2, but the file contains 1"),
+        (b"0\n2\na 0 1\n", "line 2 declares 2 entries, but the file contains 1"),
         (b"0\n1\na 0 1", "line 3 is incomplete"),
         (b"0\n1\na 0\n", "line 3"),
         (b"0\n1\na zero 1\n", "line 3"),

@@ -134,7 +134,7 @@ def test_partitions_are_distributed_over_log_directories_and_loaded_from_them_af
     storage.makedirs("/one/t-1")
     storage.makedirs("/two/t-1")
     manager.close(now_ms=NOW)
-    with pytest.raises(LogDirectoryError, match="is in both"):
+    with pytest.raises(LogDirectoryError, match="is in two log directories"):
         start(storage, "/one", "/two")
 
 

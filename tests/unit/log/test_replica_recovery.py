@@ -285,7 +285,7 @@ def test_replica_log_is_truncated_where_segment_file_was_deleted(
     storage.remove(f"/d/t-0/{lost:020d}.log")
     log = open_log(is_only_replica=False, may_have_gaps=is_compacted)
     assert (log.log_end_offset, log.is_corrupt) == (lost, True)
-    assert f"/d/t-0/{lost:020d}.index has no .log file" in caplog.text
+    assert f"/d/t-0/{lost:020d}.index: the segment's .log file is missing" in caplog.text
     assert not open_log(lost, is_only_replica=False, may_have_gaps=is_compacted).is_corrupt
     storage._files = files
     storage.remove(f"/d/t-0/{lost:020d}.log")

@@ -344,7 +344,7 @@ def test_validation_result_for_an_unknown_key_recommends_the_nearest_known_key_a
 @pytest.mark.parametrize("key", ["transforms", "predicates"])
 def test_configuration_with_more_than_1000_transforms_or_predicates_is_rejected(key: str) -> None:
     [text] = validate(ExampleSource, table="t", **{key: ",".join(f"a{number}" for number in range(1001))}).errors
-    assert "The list contains 1001 aliases; at most 1000 are possible" in text
+    assert "The list contains 1001 aliases, but at most 1000 are allowed" in text
 
 
 def test_unknown_keys_have_no_recommendations_if_their_comparison_would_take_long(

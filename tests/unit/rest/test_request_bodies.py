@@ -85,7 +85,7 @@ async def test_configuration_larger_than_a_record_of_the_config_topic_is_rejecte
 
 async def test_configuration_with_too_many_keys_is_rejected() -> None:
     body = json.dumps({f"k{number}": "" for number in range(10_001)}).encode()
-    with pytest.raises(BadRequestError, match="has 10001 keys; at most 10000 are possible"):
+    with pytest.raises(BadRequestError, match="has 10001 keys, but at most 10000 are allowed"):
         await request_bodies.config_body(request(body))
 
 

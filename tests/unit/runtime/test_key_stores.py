@@ -61,11 +61,11 @@ def test_trusted_certificate_is_read_from_a_jks_trust_store() -> None:
     ("content", "password", "key_password", "reason"),
     [
         (JKS, "wrong", "secret2", "corrupt, or its password is wrong"),
-        (JKS, "changeit", "changeit", "the password of its private key is wrong"),
+        (JKS, "changeit", "changeit", "the password of the private key is wrong"),
         (JKS[:-1] + b"x", "changeit", "secret2", "corrupt, or its password is wrong"),
         (JKS[:100], None, "secret2", "corrupt"),
-        (b"", None, None, "no key store, or its password is wrong"),
-        (b"text", None, None, "no key store, or its password is wrong"),
+        (b"", None, None, "not a key store, or its password is wrong"),
+        (b"text", None, None, "not a key store, or its password is wrong"),
     ],
 )
 def test_corrupt_key_store_or_wrong_password_is_reported(

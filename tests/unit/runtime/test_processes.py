@@ -171,7 +171,7 @@ async def test_shared_module_with_a_very_long_name_is_not_sent_to_the_fork_serve
     await processes.share(["x" * 5_000])
     with pytest.raises(BlockingIOError):
         server.recv(4096)
-    assert f"Module {'x' * 50}...: it is not shared" in caplog.text
+    assert f"Module {'x' * 50}... of shared_modules is not shared" in caplog.text
 
 
 def _wait_until_exists(path: Path) -> None:

@@ -57,8 +57,8 @@ def test_reassignment_plan_that_names_a_log_directory_is_rejected_unless_the_bro
     with pytest.raises(ToolError) as raised:
         check_log_dirs(ReassignmentPlan({("b", 1): [2]}, {("b", 1, 2): "/data"}), {2: directories})
     assert str(raised.value) == (
-        f"b-1: log_dirs requests /data for broker 2, whose log directories are {', '.join(directories)}; choosing a "
-        "log "
+        f"b-1: log_dirs contains /data for broker 2, but the log directories of this broker are "
+        f"{', '.join(directories)}; choosing a log "
         'directory is not supported: use "any" to let the broker choose'
     )
 

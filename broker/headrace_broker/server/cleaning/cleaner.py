@@ -259,7 +259,8 @@ class LogCleaner:
         if log.truncations == truncations:
             log.cleaner_offset = done.end_offset
         logger.info(
-            "Log %s: cleaned offsets %d to %d in %d ms, from %d to %d bytes, from %d to %d records, %d keys",
+            "Log %s: cleaned offsets %d to %d in %d ms; the size changed from %d to %d bytes, the number of records "
+            "from %d to %d; the offset map had %d keys",
             log.name, dirty.first_dirty_offset, done.end_offset, took_ms,
             done.bytes_before, done.bytes_after, done.records_before, done.records_after, done.keys,
         )  # fmt: skip
@@ -297,4 +298,6 @@ def _remove_cleaned(storage: Storage, directory: str) -> None:
             if name.endswith(CLEANED_SUFFIX):
                 storage.remove(f"{directory}/{name}")
     except OSError as error:
-        logger.debug("Log directory %s no longer exists: %s", directory, error)
+        logger.debug(
+            "Directory %s: cannot remove the .cleaned files, probably because the log was deleted: %s", directory, error
+        )

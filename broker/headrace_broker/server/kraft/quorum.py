@@ -136,7 +136,7 @@ class Quorum:
         partition = metadata_partition(request.topics)
         node_id, epoch = (-1, -1) if partition is None else sender_and_epoch(partition)
         logger.warning(
-            "Rejecting %s from %s, sent by node %d in epoch %d: this node is in epoch %d of cluster %s with voters %s",
+            "Rejecting %s from %s, sent by node %d in epoch %d: this node has epoch %d, cluster id %s and voters %s",
             type(request).__name__,
             host,
             node_id,

@@ -139,7 +139,7 @@ class MysqlDatabase(Database):
         if max(map(_characters, rows)) * _BYTES_PER_CHARACTER + len(sql) > limit:
             size = max(len(cursor.mogrify(sql, row).encode(errors="surrogateescape")) for row in rows)
             if size > limit:
-                raise DataError(f"the statement has {size} bytes, more than max_allowed_packet of the server allows")
+                raise DataError(f"the statement has {size} bytes, more than the server's max_allowed_packet")
         cursor.max_stmt_length = min(cursor.max_stmt_length, limit)
         super()._execute_many(cursor, sql, rows)
 

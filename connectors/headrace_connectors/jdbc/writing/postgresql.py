@@ -243,8 +243,8 @@ class PostgresqlDatabase(Database):
                 return self._temporary_tables.copy(connection, target, values, has_sequence=has_sequence)
         except psycopg.errors.InsufficientPrivilege as error:
             logger.warning(
-                "Table %s: the user may not copy rows to a temporary table (%s); writing rows with one statement each, "
-                "which is slower",
+                "Table %s: the user has no privilege to copy rows to a temporary table (%s); writing each row with its "
+                "own statement, which is slower",
                 table,
                 self.error_text(error),
             )

@@ -53,7 +53,9 @@ class TableCache:
             table = self._create(connection, run)
         if table.kind not in self._types:
             types = ",".join(self._config.table_types)
-            raise DataError(f"{run.table} is a {table.kind}, but table.types is {types}; add {table.kind} to this key")
+            raise DataError(
+                f"{run.table} is a {table.kind}, but table.types is {types}; add {table.kind} to table.types"
+            )
         if missing := _missing_columns(table, run):
             table = self._add_columns(connection, run, table, missing)
         self._tables[run.table] = table

@@ -65,5 +65,5 @@ def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) 
     if serving < needed:
         raise ClusterError(
             f"node {node_id} cannot be formatted, because the other nodes may lack committed records: at least "
-            f"{needed} of the {layout.nodes - 1} other nodes must serve requests, but only {serving} do now"
+            f"{needed} of the {layout.nodes - 1} other nodes must serve requests (currently: {serving})"
         )

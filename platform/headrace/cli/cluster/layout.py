@@ -139,7 +139,7 @@ def _read(path: Path) -> ClusterLayout | None:
         )
     except (KeyError, ValueError):
         raise ClusterError(
-            f"{path} lacks a valid value of nodes, base.port or cluster.id: restore it, or use another directory"
+            f"{path} lacks a valid value of nodes, base.port or cluster.id: restore the file, or use another directory"
         ) from None
 
 
