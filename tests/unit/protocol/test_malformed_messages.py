@@ -78,7 +78,7 @@ def test_message_with_a_huge_length_field_allocates_little_memory(message: type[
         tracemalloc.stop()
 
 
-def test_too_many_nested_messages_raise_decode_error() -> None:
+def test_message_with_too_many_nested_messages_raises_decode_error() -> None:
     count = 1_200_000
     varint = bytes([(count + 1) & 127 | 128, (count + 1) >> 7 & 127 | 128, (count + 1) >> 14])
     empty_topic = b"\x01\x00"

@@ -33,7 +33,7 @@ def test_dead_process_cannot_access_its_disk_and_the_next_process_reads_its_data
     assert disk.mount().read("/d/log") == b"abc"
 
 
-def test_power_loss_keeps_synced_data_and_any_part_of_unsynced_data() -> None:
+def test_power_loss_keeps_all_synced_data_and_an_arbitrary_part_of_the_unsynced_data() -> None:
     found = set()
     for disk in disks():
         file = disk.mount().open("/d/log")
