@@ -100,7 +100,7 @@ def error_of(response: Any) -> ErrorCode:
     return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
-def test_join_sync_heartbeat_offset_commit_and_offset_fetch_of_a_member_succeed() -> None:
+def test_member_can_join_and_sync_and_send_heartbeats_and_commit_and_fetch_offsets() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         member = await join_new_member(coordinator)
         assignment = SyncGroupRequestAssignment(member_id=member, assignment=b"mine")

@@ -174,7 +174,7 @@ def test_maintenance_schedule_contains_no_deleted_partitions() -> None:
     assert manager._due_ms == due_ms
 
 
-def test_maintenance_flushes_logs_applies_retention_and_writes_checkpoints() -> None:
+def test_maintenance_flushes_logs_and_applies_retention_and_writes_checkpoints() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(20):

@@ -58,7 +58,7 @@ def test_all_metadata_record_types_are_defined() -> None:
         ),
     ],
 )
-def test_metadata_record_starts_with_the_frame_version_the_record_type_and_the_record_version(
+def test_metadata_record_starts_with_frame_version_and_record_type_and_record_version(
     record: TopicRecord, version: int, expected: str
 ) -> None:
     data = bytes.fromhex(expected.replace(" ", ""))

@@ -89,7 +89,7 @@ def test_removed_file_may_reappear_after_power_loss() -> None:
     assert found == {False, True}
 
 
-def test_append_is_lost_partial_or_complete_if_its_process_is_killed_during_the_append() -> None:
+def test_append_is_lost_or_partial_or_complete_if_its_process_is_killed_during_the_append() -> None:
     lengths = set()
     for disk in disks():
         storage = disk.mount()
