@@ -44,7 +44,7 @@ def test_consumer_subscription_is_encoded_in_kafkas_format() -> None:
     )
 
 
-def test_older_and_newer_subscription_versions_are_decoded() -> None:
+def test_consumer_subscriptions_of_older_and_newer_versions_are_decoded() -> None:
     version_0 = bytes.fromhex("000000000001000161ffffffff")
     assert decode_subscription(version_0).topics == ["a"]
     newer = b"\0\x09" + encode_subscription(Subscription(["a"]))[2:] + b"more"

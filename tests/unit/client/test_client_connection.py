@@ -129,7 +129,7 @@ def test_connection_parses_responses_that_arrive_in_chunks_of_any_size(chunk_byt
 
 
 @pytest.mark.parametrize("reuses_frames", [False, True])
-def test_memory_of_a_long_response_is_used_for_the_next_long_response_only_if_reuses_frames_is_true(
+def test_connection_reads_consecutive_long_responses_into_the_same_memory_only_if_reuses_frames_is_set(
     reuses_frames: bool,
 ) -> None:
     async def run() -> None:
@@ -178,7 +178,7 @@ async def test_receive_low_water_mark_is_the_number_of_remaining_bytes_but_at_mo
 
 
 @in_loop
-async def test_response_does_not_time_out_while_bytes_arrive_that_do_not_reach_the_receive_low_water_mark() -> None:
+async def test_response_does_not_time_out_while_it_arrives_in_chunks_below_the_receive_low_water_mark() -> None:
     connection, transport = new_connection(reuses_frames=True)
     fake_socket = transport.fake_socket = FakeSocket()
     slow = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12, timeout_ms=20)
@@ -194,7 +194,7 @@ async def test_response_does_not_time_out_while_bytes_arrive_that_do_not_reach_t
 
 
 @in_loop
-async def test_response_out_of_order_closes_the_connection() -> None:
+async def test_response_that_arrives_out_of_order_closes_the_connection() -> None:
     connection, transport = new_connection()
     first, second = connection.request(heartbeat_request()), connection.request(heartbeat_request())
     feed(connection, heartbeat_response(2), 100)
@@ -302,7 +302,7 @@ async def test_lost_connection_fails_requests_in_flight_and_is_reported_once() -
 
 
 @in_loop
-async def test_unsupported_api_versions_request_is_retried_with_an_older_version() -> None:
+async def test_client_retries_api_versions_request_with_an_older_version_if_the_broker_rejects_the_version() -> None:
     connection, transport = new_connection()
     negotiation = asyncio.ensure_future(connection._negotiate())
     await asyncio.sleep(0)
@@ -319,7 +319,7 @@ async def test_unsupported_api_versions_request_is_retried_with_an_older_version
 
 
 @in_loop
-async def test_attribute_oldest_request_is_none_while_a_join_group_request_is_the_first_request_in_flight() -> None:
+async def test_property_oldest_request_is_none_while_the_oldest_request_in_flight_is_a_join_group_request() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

@@ -49,7 +49,7 @@ def test_leader_of_a_partition_is_none_if_the_metadata_does_not_list_the_leader_
     assert view.topic_by_id(TOPIC_ID) == "a"
 
 
-def test_metadata_response_replaces_only_requested_topics() -> None:
+def test_metadata_response_replaces_only_the_metadata_of_the_requested_topics() -> None:
     view = ClusterView().updated(metadata_response(topic("a"), topic("b")), requested=["a", "b"])
     deleted = topic("a", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     view = view.updated(metadata_response(deleted), requested=["a"])

@@ -42,7 +42,7 @@ def test_each_send_in_a_shared_batch_receives_its_own_base_offset() -> None:
     assert second_recorder.results == [(RecordMetadata("t", 1, 103, 2), None)]
 
 
-def test_record_metadata_of_a_send_in_several_batches_is_combined() -> None:
+def test_record_metadata_of_a_send_combines_the_metadata_of_all_its_batches() -> None:
     delivery, recorder = create_delivery(2)
     acknowledge([DeliveryPart(delivery, 3)], 0, 10)
     assert recorder.results == []
@@ -101,7 +101,7 @@ def test_estimated_batch_size_is_never_below_the_real_size() -> None:
         assert estimate_bytes(columns) + 61 >= len(build_batch(columns))
 
 
-def test_splitting_records_into_runs_limits_the_size_of_each_run_and_keeps_the_record_order() -> None:
+def test_records_are_split_into_runs_of_limited_size_in_their_original_order() -> None:
     values: list[bytes | None] = [b"%d" % index * (1 + index % 50) for index in range(1000)]
     columns = RecordColumns(list(values), timestamps=1)
     found_runs = list(split_into_runs(columns, estimate_bytes(columns), 5_000))

@@ -148,7 +148,7 @@ def test_read_committed_fetch_excludes_records_of_aborted_transactions() -> None
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, FetchAction.RAISE_ERROR),
     ],
 )
-def test_fetch_error_code_determines_whether_metadata_is_refreshed_position_is_reset_or_error_is_raised(
+def test_fetch_error_code_determines_whether_metadata_is_refreshed_or_position_is_reset_or_error_is_raised(
     code: ErrorCode, action: FetchAction
 ) -> None:
     core = make_core()

@@ -149,7 +149,7 @@ def test_dynamic_member_sends_leave_group_but_static_member_does_not() -> None:
     assert static.leave_request("done", 5) is None
 
 
-def test_member_without_a_join_group_response_joins_as_new_member_when_its_session_expires() -> None:
+def test_member_without_a_join_group_response_drops_its_generation_when_its_session_expires() -> None:
     core = make_core()
     assert core.on_no_response(90_000) is NextStep.FIND_COORDINATOR  # the member has no assignment to drop
     make_stable(core, 1_000)

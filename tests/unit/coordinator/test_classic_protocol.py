@@ -289,7 +289,7 @@ def test_sync_of_a_stable_group_returns_the_current_assignment() -> None:
     assert driver.responses[driver.sync(leader, 1)].assignment == leader.encode()
 
 
-def test_member_without_an_assignment_receives_an_empty_one_and_assignments_for_unknown_members_are_ignored() -> None:
+def test_sync_returns_an_empty_assignment_if_the_leader_sent_none_and_ignores_unknown_members() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=1))
     (leader, _), (follower, _) = driver.join_new_member(), driver.join_new_member()
     driver.advance(10)
@@ -606,7 +606,7 @@ def test_stable_group_survives_a_coordinator_restart() -> None:
 
 
 @pytest.mark.parametrize("state", ["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"])
-def test_members_rejoin_after_a_coordinator_failover_in_any_group_state(state: str) -> None:
+def test_offsets_and_members_of_a_group_in_any_state_survive_a_coordinator_failover(state: str) -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     driver.commit({("t", 0): 5}, first, 1)
@@ -626,7 +626,7 @@ def test_members_rejoin_after_a_coordinator_failover_in_any_group_state(state: s
         assert {driver.responses[token].generation_id for token in tokens} == {2}
 
 
-def test_unload_completes_pending_joins_with_error_not_coordinator() -> None:
+def test_unload_of_an_offsets_partition_completes_pending_joins_with_error_not_coordinator() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=5_000))
     _, join = driver.join_new_member()
     driver.run(driver.shard.unload(ErrorCode.NOT_COORDINATOR))

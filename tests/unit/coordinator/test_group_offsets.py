@@ -25,7 +25,7 @@ def fetch_one(driver: GroupDriver, topic: str, partition: int) -> tuple[int, int
 # -- permission to commit
 
 
-def test_client_without_member_id_can_commit_to_an_empty_group() -> None:
+def test_client_without_member_id_can_commit_offsets_to_an_empty_group() -> None:
     driver = GroupDriver()
     assert driver.commit({("t", 0): 5}) == OK
     assert driver.commit({("t", 0): 3, ("u", 1): 9}) == OK * 2
@@ -85,7 +85,7 @@ def test_commit_whose_append_fails_does_not_change_the_committed_offset() -> Non
 # -- stored values
 
 
-def test_fetch_returns_committed_metadata_and_leader_epoch() -> None:
+def test_offset_fetch_returns_committed_metadata_and_leader_epoch() -> None:
     driver = GroupDriver()
     driver.commit({("t", 3): 5}, metadata="a note, ☃", leader_epoch=11)
     assert fetch_one(driver, "t", 3) == (5, 11, "a note, ☃")
@@ -95,7 +95,7 @@ def test_fetch_returns_committed_metadata_and_leader_epoch() -> None:
     assert fetch_one(driver, "t", 3) == (6, -1, "")
 
 
-def test_fetch_of_a_partition_without_committed_offset_returns_minus_one() -> None:
+def test_offset_fetch_of_a_partition_without_committed_offset_returns_minus_one() -> None:
     driver = GroupDriver()
     assert fetch_one(driver, "t", 0) == (-1, -1, "")
     driver.commit({("t", 1): 5})

@@ -100,7 +100,7 @@ def error_of(response: Any) -> ErrorCode:
     return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
-def test_join_sync_heartbeat_offset_commit_and_offset_fetch_of_a_member_succeed() -> None:
+def test_member_can_join_and_sync_and_send_heartbeats_and_commit_and_fetch_offsets() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         member = await join_new_member(coordinator)
         assignment = SyncGroupRequestAssignment(member_id=member, assignment=b"mine")
@@ -263,7 +263,7 @@ def test_load_of_an_offsets_partition_skips_a_malformed_record(caplog: pytest.Lo
     run_scenario(scenario)
 
 
-def test_requests_during_a_load_return_error_coordinator_load_in_progress() -> None:
+def test_requests_during_the_load_of_an_offsets_partition_return_error_coordinator_load_in_progress() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         for n in range(20):
             await coordinator.commit_offsets(commit(n), 9)
@@ -286,7 +286,7 @@ def test_requests_during_a_load_return_error_coordinator_load_in_progress() -> N
     run_scenario(scenario)
 
 
-def test_unload_completes_pending_requests_with_error_not_coordinator() -> None:
+def test_unload_of_an_offsets_partition_completes_pending_requests_with_error_not_coordinator() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         first = await join_new_member(coordinator)
         pending_join = asyncio.ensure_future(coordinator.join_group(join(), 3, CLIENT))
@@ -359,7 +359,7 @@ def not_called(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_COORDINATOR])
-def test_load_of_an_unreadable_offsets_partition_raises_no_error_and_is_logged_only_if_records_are_corrupt(
+def test_load_of_an_unreadable_offsets_partition_does_not_raise_and_logs_an_error_only_for_corrupt_records(
     code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:

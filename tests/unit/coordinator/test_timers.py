@@ -33,7 +33,7 @@ def test_timer_can_be_rescheduled_to_an_earlier_time() -> None:
     assert list(timers.pop_due(100)) == []
 
 
-def test_cancelled_timer_is_never_due_unless_scheduled_again() -> None:
+def test_cancelled_timer_is_due_only_if_it_is_scheduled_again() -> None:
     timers = Timers()
     timers.schedule(("a",), 10)
     timers.cancel(("a",))

@@ -139,7 +139,7 @@ def test_producer_snapshot_contains_last_five_batches() -> None:
         assert duplicate.base_offset == 2 * number
 
 
-def test_indexes_have_kafkas_format_and_ignore_trailing_zeros() -> None:
+def test_indexes_have_kafkas_format_and_their_trailing_zeros_are_ignored() -> None:
     index = OffsetIndex()
     index.append(5, 4200)
     index.append(9, 8300)

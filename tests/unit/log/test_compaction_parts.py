@@ -1,8 +1,4 @@
-"""Tests of parts of compaction.
-
-The parts are the dirty range, the offset map, the groups of segments to merge, the throttle, the transaction
-index, and the encoding of jobs.
-"""
+"""Tests of parts of compaction: dirty range, offset map, segment merging, throttle, transaction index, and jobs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_default_of_every_topic_config_is_valid() -> None:
         ({}, 604_800_000),
     ],
 )
-def test_default_of_retention_ms_is_log_retention_ms_or_log_retention_minutes_or_log_retention_hours(
+def test_default_of_retention_ms_comes_from_log_retention_ms_or_else_minutes_or_else_hours(
     broker: dict[str, str], expected: int
 ) -> None:
     assert LogConfig.from_properties({}, broker).retention_ms == expected

@@ -174,7 +174,7 @@ def test_maintenance_schedule_contains_no_deleted_partitions() -> None:
     assert manager._due_ms == due_ms
 
 
-def test_maintenance_flushes_logs_applies_retention_and_writes_checkpoints() -> None:
+def test_maintenance_flushes_logs_and_applies_retention_and_writes_checkpoints() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(20):
@@ -467,7 +467,7 @@ def test_append_after_a_truncation_waits_until_the_truncation_is_synced(outcome:
     assert synced == [path] * (2 if outcome == "truncated again" else 1)
 
 
-def test_maintenance_writes_leader_epoch_checkpoints_in_portions_unless_a_roll_or_flush_has_written_them() -> None:
+def test_maintenance_writes_few_leader_epoch_checkpoints_per_run_and_skips_those_that_a_roll_or_flush_wrote() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))

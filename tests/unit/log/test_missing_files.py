@@ -1,6 +1,6 @@
-"""Tests of a running broker whose files are deleted or truncated.
+"""Tests of a running broker after its files have been deleted or truncated.
 
-The broker either recreates the file or names the file in the error.
+The broker either recreates a file, or raises an error that names the file.
 """
 
 from __future__ import annotations

@@ -64,7 +64,10 @@ def test_log_goes_offline_if_its_truncation_fails_after_deleting_segments() -> N
 
 
 def test_failed_follower_append_does_not_add_leader_epoch() -> None:
-    """If epoch 3 stayed in the checkpoint, the next record of epoch 2 would move the start offset of epoch 2."""
+    """The log has a record of epoch 2, and an append of records of epochs 2 and 3 fails.
+
+    If epoch 3 stayed in the checkpoint, the next append of epoch 2 would increase the start offset of epoch 2.
+    """
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -86,7 +89,10 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_leader_epochs_that_start_after_the_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """If epoch 7 were kept, the leader would return end offset 40 for epoch 2. The log ends before offset 40."""
+    """In the checkpoint, epoch 7 starts at offset 40, but the log ends at offset 1.
+
+    If epoch 7 were kept, a leader would return 40 as the end offset of epoch 2.
+    """
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -200,7 +206,8 @@ def test_segments_of_a_follower_are_contiguous_even_if_compaction_has_removed_of
 def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point() -> None:
     """Test rule R2 in docs/broker.md.
 
-    If the start offset were lost, a leader would return too large an end offset for leader epoch 1.
+    Epoch 2 starts before the recovery point. If its start offset were lost, a leader would return too large an end
+    offset for epoch 1.
     """
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -329,7 +336,7 @@ class CrashingStorage(MemoryStorage):
 
 
 def flushed(storage: MemoryStorage, rolled_after: Collection[int]) -> PartitionLog:
-    """Create a flushed log with five batches of one record.
+    """Create a flushed log with five batches of one record each.
 
     Roll the log after each batch whose number is in `rolled_after`.
     """

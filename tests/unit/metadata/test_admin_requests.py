@@ -173,7 +173,7 @@ class TestConfigs:
         result = self.alter(image, TOPIC_RESOURCE, "t", ("min.insync.replicas", 0, "1"))
         assert describe_partition(apply_result(image, result)) == "1/1//"
 
-    def test_invalid_config_change_is_rejected_with_a_hint(self) -> None:
+    def test_invalid_config_change_is_rejected_with_a_message_that_explains_the_error(self) -> None:
         image = cluster_image()
         rejected = [
             self.alter(image, BROKER_RESOURCE, name, (key, 0, value)).response[0].message

@@ -58,7 +58,7 @@ def test_placement_without_enough_usable_brokers_fails_with_the_reason(image: Me
         place_partitions(image, 0, 1, 3, "t")
 
 
-def test_small_topics_start_on_different_brokers_and_added_partitions_continue_the_broker_rotation() -> None:
+def test_single_partition_topics_are_on_different_brokers_and_added_partitions_continue_at_the_next_broker() -> None:
     image = brokers({1: None, 2: None, 3: None})
     assert [place_partitions(image, start, 1, 1, "t")[0][0] for start in range(4)] == [1, 2, 3, 1]
     assert place_partitions(image, next_start(image, 2), 2, 1, "t") == [(3,), (1,)]

@@ -78,7 +78,7 @@ def test_message_with_a_huge_length_field_allocates_little_memory(message: type[
         tracemalloc.stop()
 
 
-def test_too_many_nested_messages_raise_decode_error() -> None:
+def test_message_with_too_many_nested_messages_raises_decode_error() -> None:
     count = 1_200_000
     varint = bytes([(count + 1) & 127 | 128, (count + 1) >> 7 & 127 | 128, (count + 1) >> 14])
     empty_topic = b"\x01\x00"
@@ -88,7 +88,7 @@ def test_too_many_nested_messages_raise_decode_error() -> None:
         decode(MetadataRequest, 9, varint + empty_topic * count + b"\x00" * 4)
 
 
-def test_decode_error_names_the_message_the_version_the_field_and_the_position() -> None:
+def test_decode_error_names_message_and_version_and_field_and_position() -> None:
     topics = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=1, records=b"x" * 100)])]
     data = encode_joined(ProduceRequest(acks=1, topic_data=topics), 9)
     with pytest.raises(DecodeError) as raised:

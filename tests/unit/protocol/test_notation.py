@@ -30,7 +30,7 @@ def test_version_range_text_is_parsed_to_first_and_last_version(text: str, expec
     assert parse_versions(text) == expected
 
 
-def test_messages_have_default_values_can_be_compared_and_have_a_repr() -> None:
+def test_messages_have_default_values_and_a_repr_and_can_be_compared() -> None:
     assert MetadataRequest() == MetadataRequest(topics=[], allow_auto_topic_creation=True)
     assert MetadataRequest() != MetadataRequest(topics=None)
     assert MetadataRequest() != FetchRequest()

@@ -78,7 +78,7 @@ def test_api_versions_response_has_header_version_0(version: int) -> None:
     assert decode(ApiVersionsResponse, version, frame, 4) == response
 
 
-def test_unsupported_api_versions_request_receives_version_0_response() -> None:
+def test_api_versions_request_of_an_unsupported_version_receives_a_version_0_response() -> None:
     routes: Any = {18: SimpleNamespace(advertised=(0, 5)), 0: SimpleNamespace(advertised=(0, 13))}
     frame = unframed(encode_response(3, unsupported_version_response(routes), 0))
     body = struct.pack(">ih", 3, 35) + struct.pack(">ihhhhhh", 2, 0, 0, 13, 18, 0, 5)

@@ -58,7 +58,7 @@ def test_all_metadata_record_types_are_defined() -> None:
         ),
     ],
 )
-def test_metadata_record_starts_with_the_frame_version_the_record_type_and_the_record_version(
+def test_metadata_record_starts_with_frame_version_and_record_type_and_record_version(
     record: TopicRecord, version: int, expected: str
 ) -> None:
     data = bytes.fromhex(expected.replace(" ", ""))
@@ -116,7 +116,7 @@ def test_truncated_or_unknown_record_key_raises_decode_error(key: bytes) -> None
         decode_key(GROUP_KEYS, key)
 
 
-def test_offset_values_are_encoded_in_every_version_that_kafka_writes() -> None:
+def test_offset_commit_values_are_encoded_in_every_version_that_kafka_writes() -> None:
     value = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=1000, expire_timestamp=2000)
     assert encode_value(value, 1).hex(" ") == bytes.fromhex(
         "0001 0000000000000005 0001 6d 00000000000003e8 00000000000007d0".replace(" ", "")
@@ -131,7 +131,7 @@ def test_offset_values_are_encoded_in_every_version_that_kafka_writes() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_group_value_round_trips_in_every_version(version: int) -> None:
+def test_group_metadata_value_round_trips_in_every_version(version: int) -> None:
     member = MemberMetadata(member_id="m", client_id="c", client_host="/h", session_timeout=1, subscription=b"s")
     value = GroupMetadataValue(protocol_type="consumer", generation=4, protocol="range", leader="m", members=[member])
     assert decode_value(GroupMetadataValue, encode_value(value, version)) == value

@@ -134,7 +134,7 @@ def test_unknown_compression_codec_is_rejected() -> None:
         read_columns(batch, verify_crc=False)
 
 
-def test_snappy_is_written_with_xerial_framing_and_raw_blocks_are_decompressed() -> None:
+def test_snappy_is_written_with_xerial_framing_and_read_with_and_without_this_framing() -> None:
     import cramjam
 
     data = bytes(range(256)) * 300

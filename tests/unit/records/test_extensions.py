@@ -1,4 +1,4 @@
-"""Tests that the C extensions are loaded without importing their packages, which can still be imported later."""
+"""Tests that the C extensions of aiokafka and crc32c load without their packages, which can be imported later."""
 
 from __future__ import annotations
 

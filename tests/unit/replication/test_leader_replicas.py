@@ -134,7 +134,7 @@ def test_lag_time_of_a_caught_up_follower_starts_at_the_next_append() -> None:
     assert not replicas.followers[3].is_caught_up(11, 5 * LAG_MS, LAG_MS)
 
 
-def test_isr_expansion_takes_effect_when_it_is_proposed_but_isr_shrink_when_it_is_in_the_metadata_log() -> None:
+def test_isr_expansion_takes_effect_immediately_but_isr_shrink_only_after_the_metadata_image_contains_it() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 2, 5, end=5)
     fetch(replicas, 3, 5, end=5)

@@ -161,7 +161,9 @@ def test_invalid_request_size_closes_connection(size: int, caplog: pytest.LogCap
     ]
 
 
-def test_malformed_request_closes_connection_after_earlier_responses(client: SimulatedClient) -> None:
+def test_malformed_request_closes_connection_after_responses_to_earlier_requests_are_sent(
+    client: SimulatedClient,
+) -> None:
     client.send(frame(body(b"a")) + frame(body(b"X")) + frame(body(b"b")))
     assert bytes(client.transport.written) == body(b"a")
     assert client.transport.closed
@@ -318,7 +320,7 @@ async def test_pipelined_requests_are_processed_in_time_slices() -> None:
 
 
 @pytest.mark.anyio
-async def test_connection_processes_pipelined_requests_before_it_closes_after_eof() -> None:
+async def test_connection_that_receives_eof_processes_pipelined_requests_before_it_closes() -> None:
     """A producer with acks=0 disconnects right after writing and does not retry its requests."""
     client = SimulatedClient(ConnectionLimits(time_slice_s=0))
     client.send(b"".join(frame(body(b"0")) for _ in range(20)) + frame(body(b"0"))[:-1])

@@ -118,7 +118,7 @@ def test_controller_request_sees_earlier_uncommitted_changes() -> None:
     run(work())
 
 
-def test_response_and_image_change_wait_until_records_are_committed() -> None:
+def test_response_and_metadata_image_change_wait_until_the_records_are_committed() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), voters=(1, 2, 3)).start()
         waiting = asyncio.ensure_future(cluster.service.submit(next_block))
@@ -286,7 +286,7 @@ def test_suspected_broker_that_accepts_and_closes_connections_is_probed_again() 
 
 
 def test_broker_that_was_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
-    """The controller fences a suspected broker only if the broker refuses the connections of the process probe."""
+    """The controller fences a suspected broker that refuses the probe's connections, even if the broker is alive."""
 
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()

@@ -62,7 +62,9 @@ def test_fetch_of_a_caught_up_follower_does_not_read_the_log() -> None:
     ],
     ids=["new records", "another leader", "another epoch", "no longer the leader", "serves consumers"],
 )
-def test_log_is_read_if_partition_has_changes_for_the_follower(changes: dict[str, Any]) -> None:
+def test_log_is_read_if_the_partition_has_new_records_or_a_new_leader_or_serves_consumers(
+    changes: dict[str, Any],
+) -> None:
     assert not has_nothing(partition(**changes))
 
 
@@ -95,7 +97,7 @@ def test_delayed_fetch_of_a_closed_session_does_not_attach_the_session_to_partit
     assert asyncio.run(attached_sessions()) == []
 
 
-def test_delayed_operation_that_is_due_completes_exactly_once() -> None:
+def test_delayed_operation_whose_required_offset_is_reached_completes_exactly_once() -> None:
     async def completed_operations() -> list[str]:
         purgatory = Purgatory(asyncio.get_running_loop())
         completed: list[str] = []

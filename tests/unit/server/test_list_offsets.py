@@ -55,7 +55,10 @@ def test_list_offsets_returns_error_offset_not_available_until_the_new_leaders_h
 
 
 def test_list_offsets_by_timestamp_returns_error_offset_not_available_if_the_record_may_be_uncommitted() -> None:
-    """Rule R3 in docs/broker.md also applies to a lookup by timestamp."""
+    """Test rule R3 in docs/broker.md.
+
+    Until its high watermark catches up, a new leader cannot know whether the record is committed.
+    """
     assert list_offset(6, 1_000, found=6)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(6, 1_000, found=5) == (ErrorCode.NONE, 5)
     assert list_offset(6, 1_000, found=None) == (ErrorCode.NONE, -1)

@@ -40,7 +40,7 @@ def _topic(*partitions: PartitionImage) -> TopicImage:
     return TopicImage("t", TOPIC_ID, partitions)
 
 
-def test_update_of_the_partition_table_returns_the_partitions_of_this_broker_that_are_not_open_yet(
+def test_update_of_the_partition_table_returns_the_partitions_of_this_broker_whose_logs_are_not_open(
     table: _Table,
 ) -> None:
     topic = _topic(MINE, OTHERS, MINE)

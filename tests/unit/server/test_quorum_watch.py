@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 
 
 def watch(leader_id: int = -1, **connection_errors: str) -> tuple[QuorumWatch, list[str]]:
-    """Return a watch and the list of its reported misconfigurations. `n2` is the connection error of voter 2."""
+    """Return a watch and the list of its reported misconfigurations. Argument `n2` is voter 2's connection error."""
     raft = SimpleNamespace(leader_id=leader_id, config=SimpleNamespace(majority=2))
     peers = SimpleNamespace(connection_errors={int(name[1:]): error for name, error in connection_errors.items()})
     quorum: Any = SimpleNamespace(raft=raft, peers=peers, log=SimpleNamespace(voters=frozenset()))

@@ -322,7 +322,7 @@ def test_replica_fetcher_continues_after_an_unexpected_exception(
 def test_partition_that_is_added_to_a_fetcher_is_fetched_before_the_current_long_poll_ends(
     monkeypatch: pytest.MonkeyPatch, requested_before_s: float
 ) -> None:
-    """This also applies if the current fetch request was sent a moment ago and only later becomes a long poll."""
+    """If the fetch request was just sent, the fetcher waits briefly for its response before it ends the long poll."""
     second_request_sent, polled = asyncio.Event(), asyncio.Event()
 
     class LongPollingLeader(FakeLeader):

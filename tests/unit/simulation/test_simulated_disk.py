@@ -33,7 +33,7 @@ def test_dead_process_cannot_access_its_disk_and_the_next_process_reads_its_data
     assert disk.mount().read("/d/log") == b"abc"
 
 
-def test_power_loss_keeps_synced_data_and_any_part_of_unsynced_data() -> None:
+def test_power_loss_keeps_all_synced_data_and_an_arbitrary_part_of_the_unsynced_data() -> None:
     found = set()
     for disk in disks():
         file = disk.mount().open("/d/log")
@@ -89,7 +89,7 @@ def test_removed_file_may_reappear_after_power_loss() -> None:
     assert found == {False, True}
 
 
-def test_append_is_lost_partial_or_complete_if_its_process_is_killed_during_the_append() -> None:
+def test_append_is_lost_or_partial_or_complete_if_its_process_is_killed_during_the_append() -> None:
     lengths = set()
     for disk in disks():
         storage = disk.mount()

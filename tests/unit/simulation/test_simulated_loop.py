@@ -136,7 +136,7 @@ def test_executor_work_takes_simulated_time_and_is_dropped_when_its_node_crashes
     loop.close()
 
 
-def test_callback_exception_is_recorded_with_its_node() -> None:
+def test_exception_in_a_callback_is_recorded_with_the_node_of_the_callback() -> None:
     loop = make_loop()
     node = SimulatedNode("n")
 

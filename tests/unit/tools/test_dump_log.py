@@ -36,7 +36,7 @@ def dump(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_dump_log_prints_batches_records_and_control_records(
+def test_dump_log_prints_batches_with_their_records_or_control_records(
     log: PartitionLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = RecordColumns(

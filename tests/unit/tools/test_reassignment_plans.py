@@ -30,7 +30,7 @@ def plan(*entries: dict[str, Any]) -> ReassignmentPlan:
     return parse_plan({"version": 1, "partitions": list(entries)})
 
 
-def test_assignment_that_the_tool_prints_can_be_parsed_as_a_reassignment_plan() -> None:
+def test_assignment_printed_by_kafka_reassign_partitions_can_be_parsed_as_a_plan() -> None:
     text = as_json({("b", 1): [2, 3], ("a", 0): [1]}, {("b", 1, 2): "/data"})
     assert text == (
         '{"version":1,"partitions":[{"topic":"a","partition":0,"replicas":[1],"log_dirs":["any"]},'

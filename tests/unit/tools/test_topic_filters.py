@@ -122,18 +122,18 @@ def test_describe_prints_a_line_for_the_topic_and_a_line_for_each_partition() ->
         (Report(at_min_isr=True), [0]),
     ],
 )
-def test_describe_options_for_under_replicated_or_unavailable_partitions_select_these_partitions(
+def test_describe_options_such_as_under_replicated_partitions_show_only_the_matching_partitions(
     report: Report, partitions: list[int]
 ) -> None:
     lines = list(describe(TOPIC, report, LIVE))
     assert [int(line.split("Partition: ")[1].split("\t")[0]) for line in lines] == partitions
 
 
-def test_describe_with_unavailable_partitions_option_shows_a_partition_whose_leader_is_not_live() -> None:
+def test_option_unavailable_partitions_shows_a_partition_whose_leader_is_not_live() -> None:
     assert len(list(describe(TOPIC, Report(unavailable=True), {1}))) == 2
 
 
-def test_describe_with_topics_with_overrides_option_shows_only_topics_with_configs() -> None:
+def test_option_topics_with_overrides_shows_only_topics_with_configs() -> None:
     assert len(list(describe(TOPIC, Report(only_overrides=True), LIVE))) == 1
     plain = TopicDescription("p", "", (HEALTHY,))
     assert list(describe(plain, Report(only_overrides=True), LIVE)) == []
