@@ -201,7 +201,7 @@ def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: M
 
 
 def _family_class(name: str) -> type[CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily]:
-    """Return the type of a metric. A counter whose name does not end with `_total` has the type "unknown"."""
+    """Return the type of a metric. A total whose name starts with `total_` has the type "unknown"."""
     if name.endswith("_total"):
         return CounterMetricFamily
     return UnknownMetricFamily if name.startswith("total_") else GaugeMetricFamily

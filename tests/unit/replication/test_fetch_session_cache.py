@@ -41,7 +41,7 @@ def test_new_fetch_session_of_a_consumer_does_not_close_other_sessions() -> None
     assert closed == []
 
 
-def test_partition_that_one_fetch_request_removes_and_adds_stays_in_the_session() -> None:
+def test_follower_does_not_list_a_partition_as_forgotten_if_the_same_request_fetches_it() -> None:
     """A replica is moved away from this broker and back between two fetch requests.
 
     If the second request listed the partition as forgotten, the leader would drop the partition from the session, and

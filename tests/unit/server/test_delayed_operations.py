@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from headrace_broker.server.network.delayed_operations import DelayedOperation, DelayedOperations
+from headrace_broker.server.network.purgatory import Purgatory
 
 
 def fetch(name: str, keys: list[str], deadline_ms: int = 500, missing_bytes: int = 1) -> DelayedOperation:
@@ -140,3 +143,19 @@ def test_completed_or_cancelled_delayed_operation_releases_its_payload() -> None
     assert due.detach_payload() == "done"
     assert done.payload is None
     assert cancelled.payload is None
+
+
+def test_delayed_operation_whose_required_offset_is_reached_completes_exactly_once() -> None:
+    async def completed_operations() -> list[str]:
+        purgatory = Purgatory(asyncio.get_running_loop())
+        completed: list[str] = []
+        purgatory.watch(lambda: completed.append("produce"), ["t-0"], 10_000, required_offsets={"t-0": 5})
+        purgatory.try_complete("t-0", 5, 100)
+        assert completed == []  # `try_complete` does not complete the operation itself
+        purgatory.complete_due()
+        assert completed == ["produce"]
+        await asyncio.sleep(0)
+        purgatory.close()
+        return completed
+
+    assert asyncio.run(completed_operations()) == ["produce"]

@@ -95,19 +95,3 @@ def test_delayed_fetch_of_a_closed_session_does_not_attach_the_session_to_partit
         return list(held.sessions)
 
     assert asyncio.run(attached_sessions()) == []
-
-
-def test_delayed_operation_whose_required_offset_is_reached_completes_exactly_once() -> None:
-    async def completed_operations() -> list[str]:
-        purgatory = Purgatory(asyncio.get_running_loop())
-        completed: list[str] = []
-        purgatory.watch(lambda: completed.append("produce"), ["t-0"], 10_000, required_offsets={"t-0": 5})
-        purgatory.try_complete("t-0", 5, 100)
-        assert completed == []  # `try_complete` does not complete the operation itself
-        purgatory.complete_due()
-        assert completed == ["produce"]
-        await asyncio.sleep(0)
-        purgatory.close()
-        return completed
-
-    assert asyncio.run(completed_operations()) == ["produce"]
