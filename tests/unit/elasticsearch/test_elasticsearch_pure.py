@@ -102,7 +102,7 @@ def test_document_for_a_data_stream_is_sent_as_create_with_a_timestamp_field() -
     assert found == [{"create": {"_index": "items", "_id": "items+3+10"}}, {"a": None, "b": 5, "@timestamp": 5}]
 
 
-def test_behavior_on_null_values_determines_whether_a_null_value_is_a_delete_an_error_or_is_ignored() -> None:
+def test_behavior_on_null_values_determines_whether_a_null_value_deletes_the_document_fails_or_is_ignored() -> None:
     (delete,) = lines(encode([None], ["k"], behavior__on__null__values="DELETE"))
     assert delete == {"delete": {"_index": "items", "_id": "k", "version": 10, "version_type": "external"}}
     assert list(encode([{}, None], ["k", "l"]).errors) == [1]
@@ -218,6 +218,6 @@ def test_error_for_an_invalid_elasticsearch_configuration_names_the_key(props: d
     assert [error.key for error in caught.value.errors] == [name]
 
 
-def test_key_without_effect_causes_a_warning() -> None:
+def test_configuration_key_that_has_no_effect_causes_a_warning() -> None:
     config = ElasticsearchSinkConfig.parse({"connection.url": "http://localhost:9200", "type.name": "doc"})
     assert config.warnings_about_keys() == ["Configuration type.name has no effect: documents have no types"]

@@ -125,7 +125,7 @@ class TestInsertModes:
 class TestConstraints:
     @pytest.mark.parametrize("action", ["ABORT", "FAIL", "ROLLBACK"])
     @pytest.mark.parametrize("is_trigger", [False, True])
-    def test_only_rejected_records_are_not_written_whatever_the_database_rolls_back(
+    def test_all_accepted_records_are_written_whether_sqlite_aborts_the_statement_or_rolls_back_the_transaction(
         self, url: str, database: Path, action: str, is_trigger: bool
     ) -> None:
         constraint = "" if is_trigger else f"UNIQUE ON CONFLICT {action}"

@@ -30,7 +30,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def _no_large_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the bodies of other tests that parse a body without a request that completes."""
+    """Reset the memory count of large bodies. Tests that parse a body but complete no request do not release it."""
     monkeypatch.setattr(request_bodies, "_large_bodies", request_bodies._LargeBodies())
 
 
@@ -143,7 +143,7 @@ async def test_memory_of_a_body_is_released_if_the_client_disconnects() -> None:
 
 async def test_objects_of_a_failed_request_are_released_without_a_garbage_collection() -> None:
     class Parsed:
-        """An object of the request."""
+        """An object that the endpoint creates while it handles the request."""
 
     references = []
 

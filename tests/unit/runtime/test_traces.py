@@ -1,4 +1,4 @@
-"""Tests of the length of stack traces, and of the line about the exception that is extracted from a trace."""
+"""Tests that long stack traces are shortened, and that the line with the exception is found in a stack trace."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class TestPartitioners:
             ("America/Sao_Paulo", "2018-11-04T10:00", "day=04/hour=10"),  # the day has no midnight
         ],
     )
-    def test_directories_of_a_day_on_which_clocks_change_are_those_of_the_local_time(
+    def test_time_based_partitioner_uses_the_local_time_on_days_when_clocks_change(
         self, zone: str, time: str, directory: str
     ) -> None:
         moment = dt.datetime.fromisoformat(time).replace(tzinfo=ZoneInfo(zone))
