@@ -156,7 +156,7 @@ class TestPrimaryKeys:
         assert names == [("__connect_topic",), ("__connect_partition",), ("__connect_offset",)]
 
     @pytest.mark.parametrize("mode", ["insert", "upsert"])
-    def test_primary_key_columns_contain_the_original_topic_if_transforms_change_the_topic_and_the_mode_is_kafka(
+    def test_primary_key_columns_contain_the_original_topic_if_transforms_change_the_topic_and_pk_mode_is_kafka(
         self, url: str, database: Path, mode: str
     ) -> None:
         records = [record(0, {"id": number}, ONLY_ID, topic=topic) for number, topic in enumerate(["a", "b"])]

@@ -227,7 +227,7 @@ def test_records_of_a_custom_query_have_the_source_partition_query_and_the_topic
     assert rows(read_all(props, offsets)) == [(6, "ITEM-6")]
 
 
-def test_type_of_a_query_expression_is_the_type_of_its_first_value(database: sqlite3.Connection) -> None:
+def test_type_of_an_expression_in_a_query_is_derived_from_its_first_value(database: sqlite3.Connection) -> None:
     _orders(database, 2)
     query = (
         "SELECT count(*) AS n, 3 * 0.5 AS half, NULL AS nil, max(item) AS last, x'00' AS raw, id + 0 FROM orders "

@@ -105,7 +105,7 @@ async def test_large_bodies_are_parsed_outside_the_event_loop_one_after_the_othe
     assert parsing[1] == parsing[2] != parsing[0]
 
 
-async def test_large_bodies_of_all_requests_share_a_memory_limit_and_small_bodies_do_not_count(
+async def test_large_request_bodies_share_a_memory_limit_that_does_not_count_small_bodies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(request_bodies, "SMALL_BODY_SIZE", 100)

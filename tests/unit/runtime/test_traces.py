@@ -44,7 +44,7 @@ def test_exception_line_of_a_text_without_stack_frames_is_the_text() -> None:
 
 
 @pytest.mark.parametrize("character", ["x", "\x01", "\U0001f600", "\udc80"])
-def test_status_with_the_trace_of_a_long_message_fits_into_a_record(character: str) -> None:
+def test_status_with_the_stack_trace_of_a_very_long_error_message_fits_into_a_status_record(character: str) -> None:
     trace = trace_of(ValueError(f"cannot insert {character * 2_000_000}"))
     assert len(encode_status(Status(State.FAILED, "host:8083", 1, trace))) < 500_000
 

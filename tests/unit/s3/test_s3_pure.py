@@ -216,7 +216,9 @@ class TestFiles:
         assert files.open["a"].first_offset == 5
 
     @pytest.mark.parametrize(("rotates", "sets"), [("true", 3), ("false", 0)])
-    def test_directory_change_completes_s3_files_only_if_this_is_configured(self, rotates: str, sets: int) -> None:
+    def test_s3_files_are_completed_when_the_directory_changes_only_if_configured(
+        self, rotates: str, sets: int
+    ) -> None:
         props = {"flush__size": "100", "rotate__interval__ms": "1000", "timestamp__extractor": "Record"}
         files = partition_files(rotate__file__on__partition__change=rotates, **props)
         add(files, 0, ["a", "a", "b", "a", "b"], [0] * 5)
