@@ -35,7 +35,7 @@ def test_ports_and_addresses_of_cluster_nodes_are_derived_from_the_base_port(tmp
 
 
 @pytest.mark.parametrize(("nodes", "replicas", "min_isr"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")])
-def test_default_replication_factor_depends_on_cluster_size(
+def test_default_replication_factor_equals_the_number_of_nodes_but_is_at_most_three(
     tmp_path: Path, nodes: int, replicas: str, min_isr: str
 ) -> None:
     properties = ClusterLayout(tmp_path, nodes, 9092, "id").node_properties(1)

@@ -51,7 +51,7 @@ def test_connector_file_in_the_json_format_of_the_rest_api_is_read(tmp_path: Pat
         ("c.json", '{"name": "c",\n "a" 1}', "line 2"),
     ],
 )
-def test_connector_file_errors_contain_the_file_and_the_reason(
+def test_error_for_an_invalid_connector_file_contains_the_path_and_the_reason(
     tmp_path: Path, name: str, text: str, reason: str
 ) -> None:
     path = tmp_path / name

@@ -37,7 +37,7 @@ def test_line_splitter_that_starts_at_a_position_in_the_file_returns_the_remaini
         assert resumed.next_lines(100).items() == LINES[count:]
 
 
-def test_position_after_a_line_with_non_ascii_text_is_in_bytes() -> None:
+def test_line_splitter_counts_its_position_in_bytes_if_lines_contain_non_ascii_text() -> None:
     splitter = LineSplitter()
     splitter.feed("ä\nöö\n".encode())
     assert splitter.next_lines(1).items() == ["ä"]
@@ -53,7 +53,7 @@ def test_invalid_utf_8_in_a_line_is_replaced_and_the_position_counts_the_origina
     assert splitter.position == 4
 
 
-def test_very_long_line_is_not_copied_for_every_block() -> None:
+def test_line_splitter_does_not_copy_a_very_long_line_for_every_block() -> None:
     splitter, block = LineSplitter(), b"x" * 16_384
     started = time.process_time()
     for _ in range(2048):

@@ -60,11 +60,13 @@ def test_unknown_time_zone_name_is_rejected(name: str) -> None:
         (dt.datetime(2026, 10, 25, 2, 30), dt.datetime(2026, 10, 25, 1, 30)),  # repeated
     ],
 )
-def test_skipped_and_repeated_times_have_the_offset_of_standard_time(wall_clock: dt.datetime, utc: dt.datetime) -> None:
+def test_local_time_that_a_clock_change_skips_or_repeats_is_converted_to_utc_with_the_offset_of_standard_time(
+    wall_clock: dt.datetime, utc: dt.datetime
+) -> None:
     assert to_utc(wall_clock, ZoneInfo("Europe/Berlin")) == utc.replace(tzinfo=dt.UTC)
 
 
-def test_offsets_by_wall_clock_start_at_the_second_of_each_change_of_clocks() -> None:
+def test_function_offsets_by_wall_clock_lists_each_utc_offset_with_the_local_time_from_which_it_applies() -> None:
     offsets = offsets_by_wall_clock(ZoneInfo("Europe/Berlin"), 2026)
     assert offsets[0] == (dt.datetime(1900, 1, 1), 3600)
     assert offsets[-2:] == [(dt.datetime(2026, 3, 29, 3), 7200), (dt.datetime(2026, 10, 25, 2), 3600)]
@@ -83,7 +85,7 @@ def test_offsets_by_wall_clock_start_at_the_second_of_each_change_of_clocks() ->
         (dt.datetime(1, 1, 1), dt.datetime(1, 1, 1, 0, 53, 28)),
     ],
 )
-def test_earliest_wall_clock_is_the_skipped_time_after_clocks_are_set_forward(
+def test_function_earliest_wall_clock_returns_the_earliest_local_time_that_to_utc_converts_to_the_instant(
     utc: dt.datetime, wall_clock: dt.datetime
 ) -> None:
     assert earliest_wall_clock(utc.replace(tzinfo=dt.UTC), ZoneInfo("Europe/Berlin")) == wall_clock

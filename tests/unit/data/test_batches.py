@@ -72,7 +72,7 @@ def test_sink_batch_with_a_replaced_topic_keeps_its_original_topic_and_offsets()
     assert batch.timestamp_type is TimestampType.CREATE_TIME
 
 
-def test_selection_of_records_from_a_source_batch_keeps_the_source_offset_of_the_whole_batch() -> None:
+def test_source_batch_of_selected_records_keeps_the_source_offset_of_the_original_batch() -> None:
     batch = SourceBatch(
         "t", ["a", "b"], source_partition={}, source_offset={"o": 2}, source_offsets=[{"o": 1}, {"o": 2}], timestamps=5
     )

@@ -63,7 +63,7 @@ def test_schema_can_be_pickled() -> None:
     assert copy.index_of("label") == 1
 
 
-def test_schema_returns_none_as_the_field_and_raises_data_error_for_the_index_of_an_unknown_field_name() -> None:
+def test_schema_method_field_returns_none_and_method_index_of_raises_data_error_for_an_unknown_field_name() -> None:
     assert POINT.index_of("label") == 1
     assert POINT.field("nope") is None
     with pytest.raises(DataError, match="nope is not a valid field name"):

@@ -145,7 +145,7 @@ def test_retry_of_a_bulk_request_sends_only_the_rejected_documents(server: Scrip
     assert server.bulks == [["k0", "k1", "k2", "k3"], ["k1"]]
 
 
-def test_task_that_a_slow_server_made_pause_its_partitions_resumes_them_and_writes_all_records(
+def test_task_that_pauses_its_partitions_because_the_server_is_slow_resumes_them_and_writes_all_records(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink, "_BACK_PRESSURE_S", 0.01)
@@ -178,7 +178,7 @@ def test_record_whose_key_is_the_id_of_a_document_in_the_data_stream_is_logged_a
     assert messages[0].startswith("Record t-0 at offset 1 is not stored, because the data stream contains a document")
 
 
-def test_record_that_is_written_to_a_data_stream_again_is_not_reported_if_its_position_is_the_document_id(
+def test_record_written_twice_to_a_data_stream_is_not_reported_if_the_document_id_is_topic_partition_and_offset(
     server: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.faults = ["cut"]
@@ -189,7 +189,7 @@ def test_record_that_is_written_to_a_data_stream_again_is_not_reported_if_its_po
     assert not [each for each in caplog.records if "is not stored" in each.getMessage()]
 
 
-def test_rejected_json_text_is_sent_once_more_after_it_was_decoded(server: ScriptedServer) -> None:
+def test_json_text_that_the_server_rejects_is_decoded_and_sent_once_more(server: ScriptedServer) -> None:
     texts = JsonTexts([b'{"a":1}', b'{"a":1,"a":2}', b'{"a":3}'])
     batch = SinkBatch("t", texts, partition=0, offsets=range(3), keys=["k0", "k1", "k2"])
     server.faults = [{"k1": 400}]
@@ -236,7 +236,7 @@ def test_error_for_a_java_key_store_says_how_to_export_it(tmp_path: Path, side: 
     assert "openssl pkcs12" in error
 
 
-def test_validation_reports_a_missing_key_store_at_the_key_of_its_location() -> None:
+def test_validation_reports_a_missing_trust_store_file_as_an_error_of_the_trust_store_location_key() -> None:
     settings = {"connection.url": "https://127.0.0.1:1", "elastic.https.ssl.truststore.location": "/nonexistent.pem"}
     values = config_def(ElasticsearchSinkConfig).validate(settings)
     ElasticsearchSinkConnector().validate(settings, values)
@@ -271,7 +271,7 @@ def test_validation_succeeds_if_at_least_one_of_several_servers_is_reachable(ser
 
 
 @pytest.mark.parametrize(("status", "keys"), [(401, ["connection.username"]), (403, [])])
-def test_validation_reports_refused_credentials_at_the_user_name_but_does_not_require_the_monitor_privilege(
+def test_validation_reports_refused_credentials_but_accepts_a_user_without_the_monitor_privilege(
     server: ScriptedServer, status: int, keys: list[str]
 ) -> None:
     server.status = status

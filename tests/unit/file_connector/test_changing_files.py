@@ -175,7 +175,7 @@ DAMAGES = {
 def test_all_records_before_the_damaged_part_of_a_compressed_file_are_read(
     tmp_path: Path, form: str, count: int, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blocks have a tenth of their usual size, so the larger files have several blocks."""
+    """The test divides the block size by 10, so that a file with 4,000 records has several blocks."""
     monkeypatch.setattr(record_lines, "BLOCK_BYTES", record_lines.BLOCK_BYTES // 10)
     monkeypatch.setattr(gzip_reader, "_RAW_BYTES", gzip_reader._RAW_BYTES // 10)
     header, record, number_of = TEXTS[form]

@@ -198,7 +198,7 @@ def test_invalid_file_is_moved_to_the_error_directory_if_errors_are_tolerated_an
     assert os.listdir(tmp_path / "bad") == [name]
 
 
-def test_finished_file_is_moved_with_its_marker_and_does_not_replace_a_file_that_was_moved_earlier(
+def test_finished_file_is_moved_with_its_done_marker_and_does_not_replace_a_file_that_was_moved_earlier(
     tmp_path: Path,
 ) -> None:
     source, done = tmp_path / "in", tmp_path / "in" / "done"
@@ -518,8 +518,8 @@ def test_error_for_a_file_name_with_line_break_and_invalid_utf_8_contains_the_es
     assert f"{tmp_path}/a\\nb\\udcff, line 1" in str(found.value)
 
 
-def test_file_that_was_read_is_deleted_even_if_its_marker_no_longer_exists(tmp_path: Path) -> None:
-    """The task may have been killed after it removed the marker."""
+def test_file_that_was_read_is_deleted_even_if_its_done_marker_no_longer_exists(tmp_path: Path) -> None:
+    """The task may have been killed after it removed the done marker."""
     (tmp_path / "a").write_text("1\n")
     (tmp_path / "a.ok").touch()
     kept = read(tmp_path, **{"done.marker.suffix": ".ok"})

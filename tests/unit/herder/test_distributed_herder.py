@@ -100,7 +100,7 @@ async def test_request_to_a_worker_that_stops_during_its_startup_fails_because_o
     assert {(await each).json()["message"] for each in waiting} == {"Worker is shutting down"}
 
 
-async def test_response_to_a_request_that_times_out_during_the_startup_names_the_stage(
+async def test_response_to_a_request_that_times_out_while_the_worker_starts_names_the_stage_of_the_startup(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.01)
@@ -114,7 +114,7 @@ async def test_response_to_a_request_that_times_out_during_the_startup_names_the
     assert asyncio.all_tasks() == tasks, "a GET request that has timed out does not wait any longer"
 
 
-async def test_brokers_are_unavailable_in_the_health_response_until_one_has_responded(
+async def test_health_response_reports_the_brokers_as_unavailable_until_a_broker_has_responded(
     client: httpx.AsyncClient,
 ) -> None:
     response = await client.get("/health")
@@ -122,7 +122,7 @@ async def test_brokers_are_unavailable_in_the_health_response_until_one_has_resp
     assert response.json()["brokers"] == {"status": "unavailable", "message": "no broker has responded yet"}
 
 
-async def test_task_configurations_for_a_suspended_leader_are_sent_again_when_a_rebalance_replaces_the_leader(
+async def test_request_to_store_task_configurations_fails_when_a_rebalance_replaces_a_leader_that_does_not_respond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rest_client, "REPLACED_GRACE_S", 0.1)
@@ -160,7 +160,7 @@ async def test_connector_fails_if_the_leader_responds_that_its_task_configuratio
     assert rejected == ["c: the leader http://leader/ responded 413: a record is larger than 1 MiB"]
 
 
-async def test_forward_error_names_the_connector_class_whose_code_the_request_calls(
+async def test_error_that_a_request_must_be_forwarded_names_the_connector_class_whose_code_the_request_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     herder = make_herder()
@@ -201,7 +201,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 async def test_only_the_leader_with_a_valid_session_writes_changes(
     has_session: bool, was_leader: bool, is_permitted: bool
 ) -> None:
-    """A request may have begun when the worker was the leader, and continue after a suspension or a rebalance."""
+    """A worker that begins a request as the leader may lose its session or the leadership before it writes."""
     herder = make_herder()
     written = []
 

@@ -503,7 +503,7 @@ def test_worker_that_is_not_the_leader_returns_no_owner_url() -> None:
     assert core.owner_url("a", None) is None
 
 
-def test_worker_was_the_leader_until_another_worker_leads_or_the_membership_is_lost() -> None:
+def test_attribute_was_leader_is_true_during_a_rebalance_until_another_worker_leads_or_the_membership_is_lost() -> None:
     core = worker()
     assign(core, leader="me")
     core.on_join_prepare()

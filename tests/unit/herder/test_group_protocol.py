@@ -219,7 +219,7 @@ COOPERATIVE = st.sampled_from([Version.COMPATIBLE, Version.SESSIONED])
 
 
 @given(assignment=GROUP_ASSIGNMENTS, version=COOPERATIVE)
-def test_decoded_assignment_equals_the_encoded_assignment(assignment: GroupAssignment, version: Version) -> None:
+def test_assignment_is_unchanged_after_encoding_and_decoding(assignment: GroupAssignment, version: Version) -> None:
     assert decode_assignment(encode_assignment(assignment, version)) == assignment
 
 
@@ -235,7 +235,7 @@ def test_decoded_eager_assignment_has_no_revocations_and_no_delay(assignment: Gr
 
 
 @given(url=NAMES, offset=st.integers(-1, 2**63 - 1), held=st.none() | GROUP_ASSIGNMENTS, version=COOPERATIVE)
-def test_decoded_worker_metadata_equals_the_encoded_metadata(
+def test_worker_metadata_is_unchanged_after_encoding_and_decoding(
     url: str, offset: int, held: GroupAssignment | None, version: Version
 ) -> None:
     metadata = WorkerMetadata(url, offset, held)

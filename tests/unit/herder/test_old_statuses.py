@@ -1,4 +1,4 @@
-"""Tests that a worker replaces a status that a worker outside the group has written with a later generation."""
+"""Tests of OldStatuses, which replaces statuses of later generations if workers outside the group wrote them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(state: StatusTopicState, task: int, worker_id: str, generation: int) ->
     state.apply(task, encode_key(StatusKey("c", task)), encode_status(status))
 
 
-async def test_failed_status_replaces_a_status_that_a_worker_outside_the_group_wrote_with_a_later_generation(
+async def test_status_of_a_later_generation_is_replaced_only_if_a_worker_outside_the_group_has_written_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     state = StatusTopicState()

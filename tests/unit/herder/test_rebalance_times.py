@@ -1,4 +1,4 @@
-"""Tests of the measurements of rebalances."""
+"""Tests of RebalanceTimes, which counts rebalances and measures their durations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf
 from headrace.herder.rebalance_times import RebalanceTimes
 
 
-def test_durations_are_measured_from_the_first_join_to_the_assignment() -> None:
+def test_rebalance_duration_is_measured_from_the_first_join_of_the_worker_to_its_assignment() -> None:
     times = RebalanceTimes()
     assert (times.completed, times.avg_ms, times.max_ms, times.since_last_ms(5)) == (0, 0, 0, inf)
     times.on_started(100)

@@ -93,7 +93,7 @@ async def test_leader_removes_task_configs_of_a_stopped_connector() -> None:
     assert list(group.snapshot.connectors["a"].task_configs) == []
 
 
-async def test_task_configs_that_the_leader_ignores_are_removed_from_the_config_topic() -> None:
+async def test_leader_removes_task_configs_that_precede_the_connector_configuration_in_the_config_topic() -> None:
     group = Group()
     await group.put(PutConnector("a", {}, TargetState.PAUSED))
     ignoring = replace(group.snapshot.connectors["a"], has_ignored_tasks=True)

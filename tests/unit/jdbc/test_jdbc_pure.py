@@ -65,7 +65,7 @@ NO_OFFSET = TimestampIncrementingOffset()
         ),
     ],
 )
-def test_jdbc_url_is_parsed(text: str, expected: JdbcUrl) -> None:
+def test_jdbc_url_is_parsed_to_database_type_name_host_port_and_properties(text: str, expected: JdbcUrl) -> None:
     assert parse(text) == expected
 
 

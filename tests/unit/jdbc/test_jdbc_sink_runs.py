@@ -1,4 +1,7 @@
-"""Tests of the runs that the JDBC sink writes, and of the statements that it executes for them."""
+"""Tests of the runs into which the JDBC sink groups rows, and of the SQL statements that write the runs.
+
+A run consists of consecutive rows of one table with the same columns.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def runs(*batches: SinkBatch, size: int = 3000, **config: str) -> list[Run]:
     return found
 
 
-def test_consecutive_batches_with_one_schema_are_one_run() -> None:
+def test_consecutive_batches_with_the_same_schema_are_combined_into_one_run() -> None:
     (run,) = runs(batch(0, 3), batch(3, 2))
     assert [list(column) for column in run.values] == [[0, 1, 2, 3, 4], ["n0", "n1", "n2", "n3", "n4"]]
     assert list(run.indexes) == [0, 1, 2, 3, 4]
@@ -46,7 +49,7 @@ def test_run_has_at_most_batch_size_rows() -> None:
     assert [list(run.indexes) for run in found] == [[0, 1], [2, 3], [4]]
 
 
-def test_batches_with_different_schemas_are_different_runs_in_the_order_of_their_records() -> None:
+def test_batches_with_different_schemas_become_separate_runs_in_record_order() -> None:
     found = runs(batch(0, 2), batch(2, 1, OTHER), batch(3, 1))
     assert [[column.name for column in run.columns] for run in found] == [
         ["id", "name"],
@@ -56,7 +59,7 @@ def test_batches_with_different_schemas_are_different_runs_in_the_order_of_their
     assert [list(run.values[0]) for run in found] == [[0, 1], [2], [3]]
 
 
-def test_invalid_records_between_two_batches_keep_their_indexes() -> None:
+def test_rows_of_a_run_keep_the_indexes_of_their_records_if_a_record_between_them_is_invalid() -> None:
     parsed = JdbcSinkConfig.parse({"connection.url": "jdbc:sqlite:x.db"})
     without_schema = SinkBatch("items", [{"id": 2}], partition=0, offsets=[2])
     found, errors = RunBuilder("sink", parsed).build(SinkRecords([batch(0, 2), without_schema, batch(3, 1)]))
@@ -100,7 +103,7 @@ def test_records_that_the_database_accepts_are_written_without_savepoints(path: 
     assert not any(map(is_about_savepoint, statements))
 
 
-def test_rejected_record_is_found_with_savepoints_in_a_second_attempt(path: Path) -> None:
+def test_writer_repeats_a_write_with_savepoints_to_find_the_record_that_the_database_rejected(path: Path) -> None:
     statements, rejected = write(path, 4)
     assert rejected == [2]
     assert [statement for statement in statements if "SAVEPOINT" not in statement and "INSERT" not in statement] == [
@@ -109,7 +112,7 @@ def test_rejected_record_is_found_with_savepoints_in_a_second_attempt(path: Path
     assert "SAVEPOINT headrace" in statements
 
 
-def test_writer_with_savepoints_needs_no_second_attempt(path: Path) -> None:
+def test_writer_that_uses_savepoints_finds_a_rejected_record_without_repeating_the_write(path: Path) -> None:
     statements, rejected = write(path, 4, uses_savepoints=True)
     assert rejected == [2]
     assert statements.count("BEGIN IMMEDIATE") == 1

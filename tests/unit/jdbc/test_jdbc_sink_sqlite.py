@@ -125,7 +125,7 @@ class TestInsertModes:
 class TestConstraints:
     @pytest.mark.parametrize("action", ["ABORT", "FAIL", "ROLLBACK"])
     @pytest.mark.parametrize("is_trigger", [False, True])
-    def test_only_rejected_records_are_not_written_whatever_the_database_rolls_back(
+    def test_all_accepted_records_are_written_whether_sqlite_aborts_the_statement_or_rolls_back_the_transaction(
         self, url: str, database: Path, action: str, is_trigger: bool
     ) -> None:
         constraint = "" if is_trigger else f"UNIQUE ON CONFLICT {action}"
@@ -156,7 +156,7 @@ class TestPrimaryKeys:
         assert names == [("__connect_topic",), ("__connect_partition",), ("__connect_offset",)]
 
     @pytest.mark.parametrize("mode", ["insert", "upsert"])
-    def test_primary_key_columns_contain_the_original_topic_if_transforms_change_the_topic_and_the_mode_is_kafka(
+    def test_primary_key_columns_contain_the_original_topic_if_transforms_change_the_topic_and_pk_mode_is_kafka(
         self, url: str, database: Path, mode: str
     ) -> None:
         records = [record(0, {"id": number}, ONLY_ID, topic=topic) for number, topic in enumerate(["a", "b"])]

@@ -171,13 +171,13 @@ def test_text_that_is_not_utf_8_is_reported_with_its_row(database: sqlite3.Conne
     assert [row[0] for row in rows(skipped)] == [1, 3]
 
 
-def test_text_of_a_query_that_is_not_utf_8_is_reported_with_its_row(database: sqlite3.Connection) -> None:
+def test_invalid_utf_8_in_a_query_result_is_reported_with_its_row(database: sqlite3.Connection) -> None:
     props = _props(database, mode="bulk", query="SELECT 7 AS id, CAST(x'62ff' AS TEXT) AS name", topic_prefix="q")
     with pytest.raises(ConnectError, match=r"query, column name, row .*7.* but the value is b'b\\xff'"):
         read_all(props)
 
 
-def test_source_offset_waits_for_all_rows_with_equal_timestamps_if_they_do_not_fit_in_one_fetch(
+def test_source_offset_does_not_advance_until_all_rows_with_equal_timestamps_are_read_in_several_fetches(
     database: sqlite3.Connection,
 ) -> None:
     database.execute("CREATE TABLE events (id INTEGER, at TIMESTAMP NOT NULL)")
@@ -227,7 +227,7 @@ def test_records_of_a_custom_query_have_the_source_partition_query_and_the_topic
     assert rows(read_all(props, offsets)) == [(6, "ITEM-6")]
 
 
-def test_type_of_a_query_expression_is_the_type_of_its_first_value(database: sqlite3.Connection) -> None:
+def test_type_of_an_expression_in_a_query_is_derived_from_its_first_value(database: sqlite3.Connection) -> None:
     _orders(database, 2)
     query = (
         "SELECT count(*) AS n, 3 * 0.5 AS half, NULL AS nil, max(item) AS last, x'00' AS raw, id + 0 FROM orders "
@@ -379,7 +379,7 @@ def test_validation_reports_a_query_that_the_database_rejects(database: sqlite3.
     assert message.startswith("The database rejects the query: ")
 
 
-def test_validation_reports_a_file_that_is_not_a_database_for_connection_url(tmp_path: Path) -> None:
+def test_validation_reports_an_error_of_connection_url_if_its_file_is_not_a_database(tmp_path: Path) -> None:
     file = tmp_path / "text.db"
     file.write_text("no database\n" * 1000)
     for selection in ({}, {"table.whitelist": "t"}):
@@ -440,7 +440,7 @@ def test_rows_that_the_source_reads_as_json_equal_the_stored_rows(database: sqli
     assert [row[2].microsecond for row in found] == [500000, 1000, 500000, 3000, 500000, 5000, 500000, 7000]
 
 
-def test_nanoseconds_that_may_exceed_int64_are_read_as_rows_that_the_converter_checks(
+def test_source_leaves_the_check_of_nanoseconds_that_may_exceed_int64_to_the_converter(
     database: sqlite3.Connection,
 ) -> None:
     database.execute("CREATE TABLE prices (valid_to TIMESTAMP)")
@@ -453,7 +453,7 @@ def test_nanoseconds_that_may_exceed_int64_are_read_as_rows_that_the_converter_c
         create_converter(JsonConverter, {}, "value").from_connect_batch("prices", batch.value_schema, batch.values)
 
 
-def test_null_in_a_primary_key_is_read_as_a_row_that_the_converter_checks(database: sqlite3.Connection) -> None:
+def test_source_leaves_the_check_of_a_null_primary_key_to_the_converter(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE codes (code TEXT PRIMARY KEY)")  # SQLite accepts NULL in such a primary key
     props = _props(database, mode="bulk")
     database.execute("INSERT INTO codes VALUES ('a')")

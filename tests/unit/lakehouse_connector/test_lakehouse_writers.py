@@ -235,7 +235,7 @@ def test_write_fails_while_the_disk_is_full_and_succeeds_afterwards(
     assert numbers_in(format_, tmp_path / "t") == [1]
 
 
-def test_offsets_that_are_committed_in_existing_tables_are_loaded_when_a_tables_object_is_created(
+def test_new_tables_object_loads_the_offsets_that_are_committed_in_existing_tables(
     tmp_path: Path,
 ) -> None:
     tables = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
@@ -249,7 +249,7 @@ def test_offsets_that_are_committed_in_existing_tables_are_loaded_when_a_tables_
     assert (tmp_path / "bronze" / "t" / "_delta_log").is_dir()
 
 
-def test_leaf_types_of_an_arrow_schema_equal_the_leaf_types_of_the_same_columns_in_ddl() -> None:
+def test_arrow_schema_and_ddl_with_the_same_columns_have_the_same_leaf_types() -> None:
     declared = parse_ddl(
         "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i binary, j date, k timestamp,"
         " l decimal(12,3), m array<struct<`x y`: int, z: string>>, n map<string, array<int>>,"

@@ -267,7 +267,7 @@ def test_validation_request_with_an_unknown_plugin_or_a_different_connector_clas
         validate_connector(props, WORKER, plugin=f"{__name__}:ExampleSink")
 
 
-def test_plugin_config_lists_keys_of_plugin_and_framework() -> None:
+def test_function_plugin_config_lists_the_keys_of_a_plugin_and_for_a_connector_also_the_framework_keys() -> None:
     assert [item["name"] for item in plugin_config("HoistField$Value")] == ["field"]
     assert "schemas.enable" in [item["name"] for item in plugin_config("JsonConverter")]
     names = [item["name"] for item in plugin_config(f"{__name__}:ExampleSource")]
@@ -347,7 +347,7 @@ def test_configuration_with_more_than_1000_transforms_or_predicates_is_rejected(
     assert "The list contains 1001 aliases, but at most 1000 are allowed" in text
 
 
-def test_unknown_keys_have_no_recommendations_if_their_comparison_would_take_long(
+def test_unknown_keys_have_no_recommendations_if_the_comparison_with_all_known_keys_would_take_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = importlib.import_module("headrace.api.config_def")  # the package exports a function with this name, too

@@ -72,7 +72,10 @@ async def respond_and_send(port: int, sent: bytes) -> tuple[asyncio.StreamReader
 
 
 async def send_requests(writer: asyncio.StreamWriter, request: bytes) -> None:
-    """Send requests until the connection breaks. Their responses do not fit into the buffers of the connection."""
+    """Send requests without reading the responses, until the server closes the connection.
+
+    The responses do not fit into the connection's buffers.
+    """
     writer.write(request * 1000)
     while True:
         await writer.drain()
@@ -81,7 +84,7 @@ async def send_requests(writer: asyncio.StreamWriter, request: bytes) -> None:
 
 
 @pytest.mark.parametrize("sent", [HALF_HEAD, HALF_BODY], ids=["head", "body"])
-async def test_new_connection_replaces_a_connection_with_an_incomplete_later_request(
+async def test_new_connection_replaces_an_earlier_connection_whose_second_request_is_incomplete(
     port: int, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_limit, "CONNECTIONS_MAX", 5)

@@ -1,4 +1,7 @@
-"""Tests of requests that another worker has forwarded, received by a worker that was suspended meanwhile."""
+"""Tests that a worker ignores a forwarded request if the connection was closed before the worker read the request.
+
+A worker that was suspended may read a request long after the worker that forwarded it has closed the connection.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ async def server(tmp_path: Path) -> AsyncIterator[tuple[int, StandaloneHerder]]:
 
 
 def send(port: int, name: str, query: str) -> socket.socket:
-    """Send a PUT request before the event loop of the server runs again, like to a process that is suspended."""
+    """Send a PUT request before the server's event loop runs again, as if the server were suspended meanwhile."""
     body = json.dumps(CONFIG).encode()
     head = f"PUT /connectors/{name}/config{query} HTTP/1.1\r\nHost: worker\r\nContent-Length: {len(body)}\r\n\r\n"
     connection = socket.create_connection(("127.0.0.1", port))
@@ -51,7 +54,7 @@ async def created(herder: StandaloneHerder, name: str) -> None:
 
 
 @pytest.mark.parametrize("hop", ["true", "false"])
-async def test_forwarded_request_is_not_executed_if_the_connection_was_closed_before_it_was_read(
+async def test_forwarded_request_is_not_executed_if_its_connection_was_closed_before_the_request_was_read(
     server: tuple[int, StandaloneHerder], hop: str
 ) -> None:
     port, herder = server

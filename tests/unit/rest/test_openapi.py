@@ -64,7 +64,7 @@ async def test_openapi_document_of_a_listener_describes_exactly_the_routes_of_th
     assert (("PUT", "/admin/loggers/{logger}") in documented(document)) is has_loggers
 
 
-async def test_every_operation_of_the_dict_operations_has_a_route(tmp_path: Path) -> None:
+async def test_every_operation_that_is_defined_for_the_openapi_document_has_a_route(tmp_path: Path) -> None:
     application, document = await served(tmp_path, {})
     assert len(routed(application)) == len(OPERATIONS)
     ids = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]

@@ -30,7 +30,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def _no_large_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the bodies of other tests that parse a body without a request that completes."""
+    """Reset the memory count of large bodies. Tests that parse a body but complete no request do not release it."""
     monkeypatch.setattr(request_bodies, "_large_bodies", request_bodies._LargeBodies())
 
 
@@ -105,7 +105,7 @@ async def test_large_bodies_are_parsed_outside_the_event_loop_one_after_the_othe
     assert parsing[1] == parsing[2] != parsing[0]
 
 
-async def test_large_bodies_of_all_requests_share_a_memory_limit_and_small_bodies_do_not_count(
+async def test_large_request_bodies_share_a_memory_limit_that_does_not_count_small_bodies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(request_bodies, "SMALL_BODY_SIZE", 100)
@@ -143,7 +143,7 @@ async def test_memory_of_a_body_is_released_if_the_client_disconnects() -> None:
 
 async def test_objects_of_a_failed_request_are_released_without_a_garbage_collection() -> None:
     class Parsed:
-        """An object of the request."""
+        """An object that the endpoint creates while it handles the request."""
 
     references = []
 

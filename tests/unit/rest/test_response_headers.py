@@ -1,4 +1,4 @@
-"""Tests of `response.http.headers.config`."""
+"""Tests of the rules in `response.http.headers.config`, which set or add headers of the REST API's responses."""
 
 from __future__ import annotations
 

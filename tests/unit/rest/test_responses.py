@@ -157,12 +157,12 @@ async def test_request_for_an_unreachable_leader_is_executed_when_this_worker_be
 
 
 @pytest.mark.parametrize(("method", "status", "calls_expected"), [("PUT", 204, 2), ("POST", 500, 1)])
-async def test_request_to_a_suspended_worker_ends_when_a_rebalance_replaces_the_worker(
+async def test_forwarded_request_to_a_suspended_worker_is_retried_or_fails_when_a_rebalance_replaces_the_worker(
     monkeypatch: pytest.MonkeyPatch, method: str, status: int, calls_expected: int
 ) -> None:
-    """A PUT request is executed again.
+    """A PUT request is retried.
 
-    Other requests fail, because it is unknown whether the suspended worker will execute them.
+    Other requests fail, because the suspended worker may still execute them.
     """
     monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
     monkeypatch.setattr(rest_client, "REPLACED_GRACE_S", 0.1)

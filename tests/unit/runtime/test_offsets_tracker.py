@@ -64,7 +64,7 @@ def test_tracked_source_offset_does_not_change_if_the_task_modifies_its_offset_d
     assert tracker.committable() == [({"file": "a"}, {"n": 1})]
 
 
-def test_source_offset_is_removed_after_earlier_batches_are_acknowledged() -> None:
+def test_removal_of_a_source_offset_is_committable_only_after_earlier_batches_are_acknowledged() -> None:
     tracker = OffsetsTracker()
     first = tracker.submit(A, {"n": 1}, 1)
     tracker.submit_removal(A)

@@ -28,7 +28,7 @@ PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k.pem"}
         ("http://[::1]:80", "http", "::1", 80),
     ],
 )
-def test_rest_listener_is_parsed(text: str, scheme: str, host: str, port: int) -> None:
+def test_rest_listener_is_parsed_to_scheme_host_and_port(text: str, scheme: str, host: str, port: int) -> None:
     assert Listener.parse(text) == Listener(text, scheme, host, port)
 
 

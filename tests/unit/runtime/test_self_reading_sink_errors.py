@@ -57,7 +57,7 @@ def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSin
     ), counters
 
 
-def test_dlq_gets_original_bytes_of_records_reported_by_a_sink_that_reads_its_own_topics(
+def test_dlq_records_contain_the_original_bytes_of_records_that_a_self_reading_sink_reports(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     producer = Producer()

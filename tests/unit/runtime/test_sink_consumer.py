@@ -1,4 +1,7 @@
-"""Tests that a sink's consumer polls ahead of its task, within limits on the number and size of waiting polls."""
+"""Tests that a sink's consumer polls again before its task has put the records of earlier polls.
+
+The number of these earlier polls and the size of their records are limited.
+"""
 
 from __future__ import annotations
 

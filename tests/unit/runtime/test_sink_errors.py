@@ -124,7 +124,7 @@ def test_record_that_a_sink_task_reports_is_sent_to_the_dlq_immediately_with_its
     assert producer.sent[-1].values == [b"14"]
 
 
-def test_context_headers_contain_no_secrets_and_omit_the_middle_of_a_long_message(
+def test_dlq_context_headers_contain_no_secrets_and_omit_the_middle_of_a_long_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     secrets = logs.Secrets()

@@ -338,7 +338,7 @@ def test_newest_commit_determines_the_committed_offset_even_if_an_earlier_commit
     assert core.pre_commit_failed(is_final=False)[0] == Seek({A: 1})
 
 
-def test_put_is_called_without_records_if_transforms_drop_all_and_their_offsets_are_committed() -> None:
+def test_put_is_called_without_records_and_offsets_are_committed_if_transforms_drop_all_records() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     core.next_step(0)

@@ -14,7 +14,7 @@ from support.errors import error_policy
 
 
 class Numbers(list[int]):
-    """A sequence of records that supports `take`."""
+    """A sequence of records with the method `take`, which selects records by their indexes."""
 
     def take(self, indexes: Any) -> Numbers:
         return Numbers(self[index] for index in indexes)

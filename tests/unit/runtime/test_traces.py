@@ -1,4 +1,4 @@
-"""Tests of the length of stack traces, and of the line about the exception that is extracted from a trace."""
+"""Tests that long stack traces are shortened, and that the line with the exception is found in a stack trace."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_exception_line_of_a_text_without_stack_frames_is_the_text() -> None:
 
 
 @pytest.mark.parametrize("character", ["x", "\x01", "\U0001f600", "\udc80"])
-def test_status_with_the_trace_of_a_long_message_fits_into_a_record(character: str) -> None:
+def test_status_with_the_stack_trace_of_a_very_long_error_message_fits_into_a_status_record(character: str) -> None:
     trace = trace_of(ValueError(f"cannot insert {character * 2_000_000}"))
     assert len(encode_status(Status(State.FAILED, "host:8083", 1, trace))) < 500_000
 

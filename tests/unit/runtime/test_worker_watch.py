@@ -1,4 +1,7 @@
-"""Tests that a task watches its worker, and stops if the worker is suspended or is not a member of its group."""
+"""Tests that a source task stops polling while its worker is suspended or is not a member of its group.
+
+The task regularly asks the worker to confirm that the task may run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Worker:
             raise self.error
 
 
-def test_task_is_not_confirmed_while_its_worker_is_suspended() -> None:
+def test_watch_reports_a_task_as_unconfirmed_while_its_worker_is_suspended() -> None:
     async def scenario() -> None:
         worker, reports, loop = Worker(), list[tuple[bool, float]](), asyncio.get_running_loop()
         watch = asyncio.create_task(worker_watch.watch(worker.confirm, 9.0, lambda is_confirmed: reports.append(
@@ -46,7 +49,7 @@ def test_task_is_not_confirmed_while_its_worker_is_suspended() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_task_is_not_confirmed_while_its_worker_is_not_a_member_of_the_group() -> None:
+def test_watch_reports_a_task_as_unconfirmed_while_its_worker_is_not_a_member_of_the_group() -> None:
     async def scenario() -> None:
         worker, reports = Worker(), list[bool]()
         watch = asyncio.create_task(worker_watch.watch(worker.confirm, 9.0, reports.append))
@@ -63,7 +66,7 @@ def test_task_is_not_confirmed_while_its_worker_is_not_a_member_of_the_group() -
     run_in_virtual_time(scenario())
 
 
-def test_source_task_does_not_poll_while_its_worker_does_not_confirm_it() -> None:
+def test_source_task_does_not_poll_while_its_worker_does_not_confirm_that_the_task_may_run() -> None:
     core = SourceTaskCore("c-0", is_paused=False, tolerates_errors=False, commits_records=False)
     assert core.next_step(0, is_buffer_full=False) == [ReportState(False)]
     assert core.next_step(0, is_buffer_full=False) == [Poll()]

@@ -78,7 +78,10 @@ def listing(keys: Iterable[str]) -> Listing:
 
 
 class Positions:
-    """Returns the stored source offset of each given series of objects."""
+    """Returns the stored source offset of each given series.
+
+    A series consists of the objects of one topic partition in one folder.
+    """
 
     def __init__(self, stored: Mapping[SeriesId, Mapping[str, Any]] | None = None) -> None:
         self.stored = dict(stored or {})
@@ -124,7 +127,10 @@ def test_search_for_new_objects_starts_after_the_stored_position_and_does_not_li
 def test_memory_use_of_an_object_search_does_not_depend_on_the_number_of_new_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pages and lists have a quarter of their usual size, so a quarter of the objects takes as many requests."""
+    """The test divides the page size and the maximum number of pending objects by 4.
+
+    It therefore has to read only a quarter of the objects to cause the same number of requests.
+    """
     monkeypatch.setattr(backup_finder_module, "PENDING_MAX", backup_finder_module.PENDING_MAX // 4)
     monkeypatch.setattr(f"{__name__}.PAGE", PAGE // 4)
     bucket = million_objects()
@@ -239,7 +245,7 @@ def test_objects_whose_names_do_not_have_the_format_of_the_s3_sink_are_ignored()
 def test_tasks_together_find_every_object_once_and_in_offset_order_for_any_bucket_layout(
     layout: dict[tuple[str, int, str], list[int]], tasks: int, width: int, page: int
 ) -> None:
-    """Offsets may have more digits than the width of offsets in object names. Pages of the listing are tiny."""
+    """Object names pad offsets with zeros to `width` digits. An offset may have more digits."""
     keys, expected = [], []
     for (topic, partition, folder), offsets in layout.items():
         for offset in offsets:

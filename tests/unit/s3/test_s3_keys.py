@@ -61,7 +61,7 @@ def test_configuration_keys_without_effect_cause_warnings_only_if_they_are_set()
         }
 
 
-def test_key_with_a_prefix_that_has_no_effect_causes_a_warning() -> None:
+def test_warning_says_that_keys_with_the_prefix_confluent_topic_have_no_effect() -> None:
     props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "confluent.topic.bootstrap.servers": "localhost:9092"}
     (warning,) = S3SourceConfig.parse(props).warnings_about_keys()
     assert warning.startswith("Configuration confluent.topic.bootstrap.servers has no effect: ")

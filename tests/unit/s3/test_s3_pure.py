@@ -136,7 +136,7 @@ class TestPartitioners:
             ("America/Sao_Paulo", "2018-11-04T10:00", "day=04/hour=10"),  # the day has no midnight
         ],
     )
-    def test_directories_of_a_day_on_which_clocks_change_are_those_of_the_local_time(
+    def test_time_based_partitioner_uses_the_local_time_on_days_when_clocks_change(
         self, zone: str, time: str, directory: str
     ) -> None:
         moment = dt.datetime.fromisoformat(time).replace(tzinfo=ZoneInfo(zone))
@@ -216,7 +216,9 @@ class TestFiles:
         assert files.open["a"].first_offset == 5
 
     @pytest.mark.parametrize(("rotates", "sets"), [("true", 3), ("false", 0)])
-    def test_directory_change_completes_s3_files_only_if_this_is_configured(self, rotates: str, sets: int) -> None:
+    def test_s3_files_are_completed_when_the_directory_changes_only_if_configured(
+        self, rotates: str, sets: int
+    ) -> None:
         props = {"flush__size": "100", "rotate__interval__ms": "1000", "timestamp__extractor": "Record"}
         files = partition_files(rotate__file__on__partition__change=rotates, **props)
         add(files, 0, ["a", "a", "b", "a", "b"], [0] * 5)

@@ -435,7 +435,7 @@ def test_snapshot_that_is_read_from_written_records_equals_the_snapshot_after_th
 
 
 @given(changes=st.lists(CHANGES, max_size=12))
-def test_compacted_config_topic_contains_the_same_connectors_and_target_states(changes: list[ConfigChange]) -> None:
+def test_compaction_of_the_config_topic_keeps_all_connectors_and_target_states(changes: list[ConfigChange]) -> None:
     """Compaction keeps the last record of each key. Afterwards, a connector has all of its tasks or no tasks."""
     records, expected = write(changes)
     last = {key: offset for offset, (key, _) in enumerate(records)}
