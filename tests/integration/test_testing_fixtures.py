@@ -75,6 +75,10 @@ def test_connect_worker_runs_pauses_resumes_and_deletes_a_connector(
         worker.wait_for_status("sink", "PAUSED")
         worker.request("PUT", "/connectors/sink/resume")
         worker.wait_for_status("sink", "RUNNING")
+        worker.request("PUT", "/connectors/sink/stop")
+        assert worker.wait_for_status("sink", "STOPPED")["tasks"] == []
+        worker.request("PUT", "/connectors/sink/resume")
+        worker.wait_for_status("sink", "RUNNING")
         with kafka_broker.fail("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS", times=1) as fault:
             kafka_broker.produce("lines", ['"c"'])
             fault.wait()

@@ -189,9 +189,9 @@ class ConnectWorker:
         return status
 
     def wait_for_status(self, name: str, state: str, timeout: float = 20.0) -> dict[str, Any]:
-        """Wait until a connector and all its tasks (at least one) are in a state; return the status.
+        """Wait until a connector and all its tasks are in a state; return the status.
 
-        With the state FAILED, return when the connector or any task has failed. With another state, raise
+        There must be at least one task, except with the state STOPPED. With the state FAILED, return when the connector or any task has failed. With another state, raise
         ConnectWorkerError with the trace if the connector or a task fails. Raises TimeoutError.
         """
         deadline = time.monotonic() + timeout
@@ -203,7 +203,8 @@ class ConnectWorker:
                 return status
             if failed:
                 raise ConnectWorkerError(f"connector {name} or one of its tasks failed: {failed[-1].get('trace', '')}")
-            if status is not None and len(instances) > 1 and all(each["state"] == state for each in instances):
+            has_tasks = len(instances) > 1 or state == "STOPPED"  # a stopped connector has no tasks
+            if status is not None and has_tasks and all(each["state"] == state for each in instances):
                 return status
             if time.monotonic() > deadline:
                 raise TimeoutError(f"connector {name} is not {state} after {timeout:g} s; its status is {status}")
