@@ -68,7 +68,7 @@ def new_connection(*, reuses_frames: bool = False) -> tuple[BrokerConnection, Fa
 
 
 def feed(connection: BrokerConnection, data: bytes, chunk_bytes: int) -> None:
-    """Deliver `data` to the connection in chunks, as a socket would."""
+    """Deliver `data` to the connection in chunks of `chunk_bytes` bytes, as a socket would."""
     position = 0
     while position < len(data) and connection.is_open:
         buffer = connection.get_buffer(-1)
@@ -319,7 +319,7 @@ async def test_client_retries_api_versions_request_with_an_older_version_if_the_
 
 
 @in_loop
-async def test_attribute_oldest_request_is_none_while_a_join_group_request_is_first_in_flight() -> None:
+async def test_attribute_oldest_request_is_none_while_a_join_group_request_waits_for_its_response() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

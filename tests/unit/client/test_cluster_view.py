@@ -89,7 +89,7 @@ def test_retry_backoff_grows_exponentially_with_jitter_up_to_its_maximum() -> No
     assert backoff_ms(99, 100, 1000, 1.0) == pytest.approx(1200)
 
 
-def test_broker_error_has_the_partition_and_error_code_in_its_message_and_a_retriable_attribute() -> None:
+def test_broker_error_names_the_partition_and_the_error_code_and_is_retriable_if_the_code_is_retriable() -> None:
     error = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-3")
     assert str(error).startswith("t-3: NOT_LEADER_OR_FOLLOWER: ")
     assert error.retriable

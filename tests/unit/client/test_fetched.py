@@ -18,7 +18,10 @@ def batch_at(offset: int, count: int) -> bytes:
 
 
 def fetched_chunk(records: bytes, from_offset: int = 0) -> tuple[FetchedChunk, list[tuple[tuple[str, int], int]]]:
-    """Return the chunk that a consumer creates for `records`, and the list of `on_corrupt` calls."""
+    """Return the chunk that a consumer at position `from_offset` creates for the fetched `records`.
+
+    The second result is the list of the chunk's `on_corrupt` calls.
+    """
     core = FetchCore(partition_bytes_max=1000, backoff_ms=lambda attempts: 100)
     core.assign([("t", 0)])
     core.seek(("t", 0), from_offset)

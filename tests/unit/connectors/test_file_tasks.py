@@ -41,7 +41,7 @@ def test_file_sink_creates_its_output_file_again_after_the_file_was_deleted(tmp_
 
 @contextmanager
 def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """Simulate a full disk by limiting file sizes.
+    """Simulate a full disk by limiting file sizes to `size_bytes`.
 
     The write that reaches the limit is partial, and the next write fails.
     """

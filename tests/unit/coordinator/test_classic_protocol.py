@@ -232,7 +232,7 @@ def test_repeated_join_fails_the_pending_join_of_the_member_with_error_rebalance
     assert repeated not in driver.responses
 
 
-def test_join_of_a_full_group_returns_error_group_max_size_reached() -> None:
+def test_join_of_a_new_member_to_a_full_group_returns_error_group_max_size_reached() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=0, max_size=2))
     members = driver.create_stable_group(2)
     token = driver.join()
@@ -289,7 +289,7 @@ def test_sync_of_a_stable_group_returns_the_current_assignment() -> None:
     assert driver.responses[driver.sync(leader, 1)].assignment == leader.encode()
 
 
-def test_sync_returns_an_empty_assignment_if_the_leader_sent_none_and_ignores_unknown_members() -> None:
+def test_sync_returns_an_empty_assignment_to_an_unassigned_member_and_ignores_assignments_of_unknown_members() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=1))
     (leader, _), (follower, _) = driver.join_new_member(), driver.join_new_member()
     driver.advance(10)
@@ -555,7 +555,7 @@ def test_describe_returns_member_metadata_only_for_a_stable_group() -> None:
     assert described.members[0].member_metadata == b""
 
 
-def test_describe_of_a_missing_group_returns_state_dead_or_from_version_6_error_group_id_not_found() -> None:
+def test_describe_of_a_missing_group_returns_state_dead_before_version_6_and_an_error_from_version_6() -> None:
     driver = GroupDriver()
     assert [driver.shard.describe("x", v).error_code for v in (5, 6)] == [0, ErrorCode.GROUP_ID_NOT_FOUND]
     assert driver.shard.describe("x", 5).group_state == "Dead"

@@ -123,7 +123,7 @@ def test_member_can_join_and_sync_and_send_heartbeats_and_commit_and_fetch_offse
 async def store_uncommitted_and_fetch(
     coordinator: GroupCoordinator, topic: MemoryTopic, offset: int
 ) -> tuple[asyncio.Future[OffsetCommitResponse], asyncio.Future[int]]:
-    """Start an OffsetCommit whose record is appended but not committed. Then start an OffsetFetch.
+    """Start an OffsetCommit of `offset`, whose record is appended but not committed. Then start an OffsetFetch.
 
     Return the futures of both requests.
     """

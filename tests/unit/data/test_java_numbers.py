@@ -1,7 +1,7 @@
 """Tests that numbers are formatted and cast as in Java, and that HashMap keys have the same order as in Java.
 
-The test vectors were generated with Java 17, except the vectors with a comment "JDK 17". These vectors have the result
-of JDK 19, which fixed Double.toString and Float.toString. The comment shows the result of JDK 17.
+The test vectors were generated with Java 17. JDK 19 fixed Double.toString and Float.toString. If JDK 17 and JDK 19
+return different texts, the vector contains the text of JDK 19, and a comment shows the text of JDK 17.
 """
 
 from __future__ import annotations

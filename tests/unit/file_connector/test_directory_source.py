@@ -322,7 +322,7 @@ def test_validation_reports_a_missing_input_directory(tmp_path: Path) -> None:
 
 
 def target_errors(directory: Path, **settings: str) -> dict[str, list[str]]:
-    """Validate a configuration, and return the errors of the directories to which the source moves files."""
+    """Validate a source that reads `directory`. Return the errors of keys finished.directory and error.directory."""
     given = props(directory, **settings)
     checked = config_def(DirectorySourceConnector.config_model).validate(given)
     DirectorySourceConnector().validate(given, checked)

@@ -79,7 +79,7 @@ async def change_offsets(herder: StandaloneHerder, request_name: str) -> None:
 
 
 @pytest.mark.parametrize("request_name", ["alter", "reset"])
-async def test_offsets_are_not_changed_if_another_leader_resumes_the_connector_while_alter_offsets_of_the_plugin_runs(
+async def test_offsets_are_not_changed_if_another_leader_resumes_the_connector_during_the_plugins_alter_offsets_call(
     tmp_path: Path, request_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     herder, worker = await make_herder(tmp_path)
@@ -97,7 +97,7 @@ async def test_offsets_are_not_changed_if_another_leader_resumes_the_connector_w
 
 
 @pytest.mark.parametrize("request_name", ["alter", "reset"])
-async def test_offsets_are_not_changed_if_the_worker_loses_its_membership_while_alter_offsets_of_the_plugin_runs(
+async def test_offsets_are_not_changed_if_the_worker_loses_its_membership_during_the_plugins_alter_offsets_call(
     tmp_path: Path, request_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     herder, _ = await make_herder(tmp_path)

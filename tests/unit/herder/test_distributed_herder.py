@@ -160,7 +160,7 @@ async def test_connector_fails_if_the_leader_responds_that_its_task_configuratio
     assert rejected == ["c: the leader http://leader/ responded 413: a record is larger than 1 MiB"]
 
 
-async def test_error_that_a_request_must_be_forwarded_names_the_connector_class_whose_code_the_request_calls(
+async def test_forward_error_contains_the_connector_class_whose_code_the_request_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     herder = make_herder()

@@ -80,7 +80,10 @@ class SimulatedWorker:
                     self.pending.append(effect)
 
     def complete(self, index: int, task_count: int | None, *, succeeds: bool) -> None:
-        """Complete one pending operation. A request for task configurations fails if `task_count` is None."""
+        """Complete the pending operation at `index`. A start fails if `succeeds` is false.
+
+        A request for task configurations returns `task_count` configurations, or fails if `task_count` is None.
+        """
         operation = self.pending.pop(index)
         id_ = operation.instance
         key = id_.connector, id_.task
@@ -107,7 +110,10 @@ class SimulatedWorker:
                     self.carry_out(self.core.task_configs_generated(id_, configs))
 
     def settle(self, task_count: int = 2) -> None:
-        """Complete all operations and retries without failures, until no operation is pending."""
+        """Complete all operations and retries without failures, until no operation is pending.
+
+        Each request for task configurations returns `task_count` configurations.
+        """
         for _ in range(1000):
             if self.pending:
                 self.complete(0, task_count, succeeds=True)
@@ -572,7 +578,10 @@ class HerderMachine(RuleBasedStateMachine):
 
     @rule(task_count=st.integers(0, 3))
     def converge(self, task_count: int) -> None:
-        """Complete all operations. Check that exactly the desired instances run with their current configuration."""
+        """Complete all operations. Check that exactly the desired instances run with their current configuration.
+
+        Each request for task configurations returns `task_count` configurations.
+        """
         self.worker.settle(task_count)
         connectors = self.worker.core.snapshot.connectors
         assert {name for name, _ in self.worker.alive} <= set(connectors)

@@ -177,7 +177,7 @@ def test_invalid_utf_8_in_a_query_result_is_reported_with_its_row(database: sqli
         read_all(props)
 
 
-def test_source_offset_does_not_advance_until_all_rows_with_equal_timestamps_are_read_in_several_fetches(
+def test_source_offset_advances_only_with_the_last_of_several_fetches_of_rows_with_equal_timestamps(
     database: sqlite3.Connection,
 ) -> None:
     database.execute("CREATE TABLE events (id INTEGER, at TIMESTAMP NOT NULL)")
@@ -207,7 +207,7 @@ def test_timestamp_incrementing_mode_reads_rows_with_equal_timestamps_once(datab
     assert [row[0] for row in rows(read_all(props, offsets))] == [2]
 
 
-def test_records_of_a_custom_query_have_the_source_partition_query_and_the_topic_prefix_as_their_topic(
+def test_records_of_a_custom_query_have_the_topic_prefix_as_topic_and_a_source_partition_named_query(
     database: sqlite3.Connection,
 ) -> None:
     _orders(database, 5)
@@ -379,7 +379,7 @@ def test_validation_reports_a_query_that_the_database_rejects(database: sqlite3.
     assert message.startswith("The database rejects the query: ")
 
 
-def test_validation_reports_an_error_of_connection_url_if_its_file_is_not_a_database(tmp_path: Path) -> None:
+def test_validation_reports_a_file_that_is_not_a_database_as_an_error_of_connection_url(tmp_path: Path) -> None:
     file = tmp_path / "text.db"
     file.write_text("no database\n" * 1000)
     for selection in ({}, {"table.whitelist": "t"}):
@@ -440,7 +440,7 @@ def test_rows_that_the_source_reads_as_json_equal_the_stored_rows(database: sqli
     assert [row[2].microsecond for row in found] == [500000, 1000, 500000, 3000, 500000, 5000, 500000, 7000]
 
 
-def test_source_leaves_the_check_of_nanoseconds_that_may_exceed_int64_to_the_converter(
+def test_nanosecond_timestamps_that_may_exceed_int64_are_checked_by_the_converter_instead_of_the_source(
     database: sqlite3.Connection,
 ) -> None:
     database.execute("CREATE TABLE prices (valid_to TIMESTAMP)")
@@ -453,7 +453,9 @@ def test_source_leaves_the_check_of_nanoseconds_that_may_exceed_int64_to_the_con
         create_converter(JsonConverter, {}, "value").from_connect_batch("prices", batch.value_schema, batch.values)
 
 
-def test_source_leaves_the_check_of_a_null_primary_key_to_the_converter(database: sqlite3.Connection) -> None:
+def test_rows_with_null_in_a_primary_key_column_are_checked_by_the_converter_instead_of_the_source(
+    database: sqlite3.Connection,
+) -> None:
     database.execute("CREATE TABLE codes (code TEXT PRIMARY KEY)")  # SQLite accepts NULL in such a primary key
     props = _props(database, mode="bulk")
     database.execute("INSERT INTO codes VALUES ('a')")

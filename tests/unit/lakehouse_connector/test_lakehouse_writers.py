@@ -305,7 +305,7 @@ def topic_rows() -> TopicRows:
     return TopicRows("t", kafka("t", [4, 5, 6, 7], [1, 0, 1, 1], [None, None, None, "no"]), values)
 
 
-def test_topic_rows_object_finds_unreadable_rows_missing_required_values_and_unknown_schemas() -> None:
+def test_topic_rows_object_finds_unreadable_rows_and_missing_required_values_and_unknown_schemas() -> None:
     rows_ = topic_rows()
     assert list(rows_.unreadable_rows()) == [(2, None, "oops"), (3, "no", None)]
     assert list(rows_.missing_required_values(["n"])) == [(3, "n")]

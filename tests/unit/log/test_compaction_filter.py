@@ -262,7 +262,7 @@ def test_last_transaction_marker_of_a_producer_is_retained_because_it_contains_t
 
 
 def log_of(storage: MemoryStorage, *batches: list[Pair], **config: int) -> PartitionLog:
-    """Create a log with one segment for each batch, and an empty active segment."""
+    """Create a log with one segment for each batch, and an empty active segment. `config` sets fields of LogConfig."""
     log = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(cleanup_compact=True, **config), NOW)
     for records in batches:
         log.append_as_leader(batch(0, *records), leader_epoch=0, now_ms=NOW)

@@ -16,8 +16,8 @@ NAME = 'a"b\\c\n'
 def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Return the samples of a metrics page with a source connector and a sink connector.
 
-    The second task of the source connector has failed. The worker also runs a task of the connector `shared`,
-    which runs in another worker.
+    The second task of the source connector has failed. The worker also runs a task of the connector `shared`. Another
+    worker runs the connector itself.
     """
     status = Status(State.RUNNING, "w", version="1.0")
     metrics = WorkerMetrics(

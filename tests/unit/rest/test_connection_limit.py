@@ -36,7 +36,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
 
 
 async def get(port: int, path: str = "/connectors") -> bytes:
-    """Send a request and return the first line of the response."""
+    """Send a GET request for `path` and return the first line of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n".encode())
     try:
@@ -62,7 +62,7 @@ HALF_BODY = b"PUT /connectors/orders/config HTTP/1.1\r\nHost: worker\r\nContent-
 
 
 async def respond_and_send(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Send a request, read the response, and send the beginning of another request on the same connection."""
+    """Send a request and read the response. Then send `sent`, the beginning of another request, on this connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /connectors HTTP/1.1\r\nHost: worker\r\n\r\n")
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
@@ -72,7 +72,7 @@ async def respond_and_send(port: int, sent: bytes) -> tuple[asyncio.StreamReader
 
 
 async def send_requests(writer: asyncio.StreamWriter, request: bytes) -> None:
-    """Send requests without reading the responses, until the server closes the connection.
+    """Send `request` many times without reading the responses, until the server closes the connection.
 
     The responses do not fit into the connection's buffers.
     """

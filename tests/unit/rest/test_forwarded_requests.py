@@ -39,7 +39,10 @@ async def server(tmp_path: Path) -> AsyncIterator[tuple[int, StandaloneHerder]]:
 
 
 def send(port: int, name: str, query: str) -> socket.socket:
-    """Send a PUT request before the server's event loop runs again, as if the server were suspended meanwhile."""
+    """Send a PUT request for the configuration of connector `name`. `query` is the query string of the URL.
+
+    The server's event loop does not run while the request is sent, as if the server were suspended.
+    """
     body = json.dumps(CONFIG).encode()
     head = f"PUT /connectors/{name}/config{query} HTTP/1.1\r\nHost: worker\r\nContent-Length: {len(body)}\r\n\r\n"
     connection = socket.create_connection(("127.0.0.1", port))

@@ -30,7 +30,10 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def _no_large_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reset the memory count of large bodies. Tests that parse a body but complete no request do not release it."""
+    """Count the memory of large request bodies from zero in each test.
+
+    A body's memory is released when its request completes, but some tests parse a body and complete no request.
+    """
     monkeypatch.setattr(request_bodies, "_large_bodies", request_bodies._LargeBodies())
 
 

@@ -36,7 +36,7 @@ async def _unexpected(message: Any) -> Any:
 
 @asynccontextmanager
 async def channels(receives: Any, handler: Handler) -> AsyncIterator[tuple[Channel, Channel]]:
-    """Open both ends of a channel. `handler` handles the messages that the first end sends."""
+    """Open both ends of a channel. `handler` handles the messages of type `receives` that the first end sends."""
     first_socket, second_socket = socket.socketpair()
     first = await Channel.open(first_socket, HostMessage, _unexpected)
     second = await Channel.open(second_socket, receives, handler)

@@ -52,7 +52,7 @@ def _processes(control: socket.socket) -> Processes:
 
 
 def _requests(server: socket.socket) -> list[int]:
-    """Receive all spawn requests, close their channels and return the request numbers."""
+    """Receive all spawn requests at the fork server's end. Close their channels and return the request numbers."""
     numbers: list[int] = []
     while True:
         try:
@@ -181,7 +181,7 @@ def _wait_until_exists(path: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> AsyncIterator[Processes]:
-    """Yield a `Processes` object whose fork server can import `modules`."""
+    """Yield a `Processes` object whose fork server can import `modules`, a mapping of names to source code."""
     for name, source in modules.items():
         (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.pathsep.join(sys.path)}")
@@ -227,7 +227,7 @@ async def test_fork_server_starts_processes_while_the_import_of_a_shared_module_
 
 
 async def test_fork_server_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module hangs only in the second process that imports it, which is the fork server."""
+    """The shared module hangs only in the second process that imports it, which is the fork server."""
     monkeypatch.setattr("headrace.runtime.processes.SPAWN_TIMEOUT_S", 1.0)
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     source = (

@@ -28,7 +28,7 @@ class Chunk:
 
 
 async def is_poll_allowed(waiting: WaitingPolls) -> bool:
-    """Return whether another poll is allowed now."""
+    """Return whether another poll is allowed while the records of the polls in `waiting` wait for the task."""
     try:
         async with asyncio.timeout(0.01):
             await waiting.wait_until_below_limits()

@@ -230,7 +230,7 @@ def test_remaining_partitions_are_rewound_after_pre_commit_has_failed_during_a_r
     assert core.closed()[0] == Seek({B: 0})
 
 
-def test_consumer_seeks_to_the_offset_that_the_task_requested_during_a_put_after_the_put_has_completed() -> None:
+def test_offset_that_a_task_requests_during_a_put_takes_effect_when_the_put_has_completed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)

@@ -40,7 +40,7 @@ def open_reader(
 
 
 def items_of(reader: ItemReader, count: int = 1000) -> list[Any]:
-    """Return all items up to the end of the object or up to invalid data."""
+    """Read `count` items at a time. Return all items up to the end of the object or up to invalid data."""
     found: list[Any] = []
     while length := reader.prepare(count):
         found += reader.take(length).values

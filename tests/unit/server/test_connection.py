@@ -102,7 +102,10 @@ class SimulatedClient:
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
     def send(self, data: bytes, step: int = 1 << 30) -> int:
-        """Deliver `data` until all bytes are received or reading stops. Return the number of received bytes."""
+        """Deliver `data` in chunks of `step` bytes, until all bytes are received or reading stops.
+
+        Return the number of received bytes.
+        """
         received = 0
         while received < len(data) and self.transport.reading and not self.transport.closed:
             buffer = self.connection.get_buffer(-1)

@@ -76,7 +76,10 @@ class Cluster:
             await self._changed.wait()
 
     async def join(self, broker_id: int, incarnation: bytes | None = None, *, is_local: bool = False) -> int:
-        """Register and unfence a broker. Return the broker epoch."""
+        """Register and unfence a broker. Return the broker epoch.
+
+        If `is_local` is true, the broker runs in the controller's process.
+        """
         self._incarnations += 1
         listener = Listener(name="PLAINTEXT", host="localhost", port=9000 + broker_id, security_protocol=0)
         request = BrokerRegistrationRequest(

@@ -27,7 +27,10 @@ def partition(**changes: Any) -> Any:
 
 
 def new_session(table: FetchSessionTable, held: Any, replica: int = REPLICA) -> FetchSession:
-    """Return a session that fetches t-0 from offset 10. The leader has recorded this fetch offset."""
+    """Return a session in which `replica` fetches `held`, which is partition t-0 or None, from offset 10.
+
+    The leader has recorded this fetch offset.
+    """
     wanted = FetchPartition(partition=0, current_leader_epoch=4, fetch_offset=10)
     request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic_id=TOPIC_ID, partitions=[wanted])])
     session = table.find(request, replica)

@@ -21,7 +21,7 @@ def list_offset(
 ) -> tuple[int, int]:
     """Return the error code and the offset of the leader's response to a ListOffsets request.
 
-    The log end offset was `END` when the leader was elected.
+    The log finds offset `found` for `timestamp`. The log end offset was `END` when the leader was elected.
     """
     image = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=LEADER_EPOCH)
     partition = SimpleNamespace(

@@ -71,7 +71,7 @@ class CleanerFixture:
         return asyncio.run(self.cleaner.clean_all())
 
     def write(self, topic: str, keys: bytes, *, rolls: bool = True) -> PartitionLog:
-        """Append one record per key, in segments of a few records.
+        """Append one record for each byte of `keys`, with the byte as key, in segments of a few records.
 
         If `rolls` is true, roll the last segment and flush the log.
         """

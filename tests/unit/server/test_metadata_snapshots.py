@@ -73,7 +73,10 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def snapshotted(log: MetadataLog, images: Sequence[MetadataImage], **policy: int) -> None:
-    """Commit `images` in order. Write the snapshots that are due, by default one after each image."""
+    """Commit `images` in order. Write the snapshots that are due, by default one after each image.
+
+    `policy` sets fields of SnapshotPolicy.
+    """
     now = [images[0]]
     snapshot_policy = SnapshotPolicy(**{"max_bytes_between": 1, **policy})
     snapshotter = Snapshotter(log, lambda: now[0], snapshot_policy, lambda: NOW_MS)

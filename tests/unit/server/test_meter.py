@@ -14,7 +14,7 @@ METADATA = int(ApiKey.METADATA)
 
 
 def metered(**handlers: Any) -> tuple[Meter, Any]:
-    """Return a meter and the router that it measures."""
+    """Return a meter and the fake router that it measures. `handlers` replaces attributes of the router."""
     routes = {METADATA: SimpleNamespace(versions=(0, 13))}
     given = {"handle": lambda connection, frame: None, "handler_of": None, "routes_for": lambda listener: routes}
     router: Any = SimpleNamespace(**given | handlers)

@@ -422,7 +422,7 @@ def tuples(snapshot: ConfigSnapshot) -> ConfigSnapshot:
 
 
 @given(changes=st.lists(CHANGES, max_size=12))
-def test_snapshot_that_is_read_from_written_records_equals_the_snapshot_after_the_written_changes(
+def test_config_changes_that_are_written_as_records_and_read_again_result_in_the_same_snapshot(
     changes: list[ConfigChange],
 ) -> None:
     records, expected = write(changes)

@@ -28,7 +28,7 @@ class FieldConfig(Config):
 
 @transform
 def double(config: FieldConfig, record: ConnectRecord) -> ConnectRecord | None:
-    """Double a field. Drop records in which the field is 0."""
+    """Double the number in field `config.field`. Drop records in which the number is 0."""
     number = record.value[config.field]
     if number == 13:
         raise DataError("thirteen")
@@ -37,7 +37,7 @@ def double(config: FieldConfig, record: ConnectRecord) -> ConnectRecord | None:
 
 @predicate
 def is_small(config: FieldConfig, record: ConnectRecord) -> bool:
-    """Match records with a number below 10 in the field."""
+    """Match records with a number below 10 in field `config.field`."""
     return bool(record.value[config.field] < 10)
 
 

@@ -170,7 +170,7 @@ class LinesConfig(Config):
 
 @sink
 def lines(config: LinesConfig, records: SinkRecords) -> None:
-    """Append a line to a file for each record."""
+    """Append a line to the file `config.path` for each record."""
     with open(config.path, "a", encoding="utf-8") as file:
         file.writelines(f"{record.topic} {record.value}\n" for record in records)
 
@@ -181,7 +181,7 @@ class NoConfig(Config):
 
 @transform
 def rename(config: NoConfig, record: ConnectRecord) -> ConnectRecord:
-    """Rename the record's topic."""
+    """Replace the record's topic with `renamed`."""
     return record.replace(topic="renamed")
 
 

@@ -1,4 +1,4 @@
-"""Tests of the transform Python: results, errors, functions for lists, and the worker property that permits Python."""
+"""Tests of the transform Python: results, errors, functions that receive lists, and python.transform.enable."""
 
 from __future__ import annotations
 
