@@ -26,7 +26,7 @@ BUSIEST_ROUTES = """
 class ProgressCounts:
     """The number of rows at each stage of the pipeline, for all tables together.
 
-    `loaded` counts the rows in lakehouse tables that were loaded in this run.
+    `loaded` is the number of rows that this run has loaded into the lakehouse tables.
     """
 
     read: int
@@ -75,7 +75,11 @@ def plain_lines(console: Console, expected: int) -> Iterator[Update]:
 def print_summary(
     console: Console, directory: Path, checks: list[TableCheck], rows_before: int, seconds: float, total_seconds: float
 ) -> None:
-    """Print the row counts per table and stage, the throughput, the tables' directory and the result of a query."""
+    """Print the row counts per table and stage, the throughput, the tables' directory and the result of a query.
+
+    `rows_before` is the number of rows that the tables had before this run. `seconds` is the time from the start of the
+    worker to the last commit, and `total_seconds` is the duration of the whole run.
+    """
     console.print(_counts(checks))
     rows = sum(check.table for check in checks) - rows_before
     rate = f"{rows / seconds:,.0f} rows/s"

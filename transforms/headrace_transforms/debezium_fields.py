@@ -41,7 +41,10 @@ class FieldReference(NamedTuple):
 
 
 def parse_references(config_key: str, texts: list[str], prefix: str) -> list[FieldReference]:
-    """Parse references of the form ``[parent.]field[:new_name]``. Raises ConfigError."""
+    """Parse references of the form ``[parent.]field[:new_name]``. Raises ConfigError for the key `config_key`.
+
+    `prefix` is added before the new name of each field.
+    """
     return [_parse(config_key, text.strip(), prefix) for text in texts]
 
 

@@ -150,13 +150,13 @@ def replace_null_key() -> Any:
 
 
 def require_struct_schema(schema: Schema, purpose: str) -> None:
-    """Raise DataError if the schema is not a struct schema."""
+    """Raise DataError, with `purpose` in the message, if the schema is not a struct schema."""
     if schema.type is not Type.STRUCT:
         raise DataError(f"Only Struct objects supported for [{purpose}], found: {schema.type.name}")
 
 
 def require_maps(values: list[Any], purpose: str) -> None:
-    """Raise DataError if a schemaless value is not a map."""
+    """Raise DataError, with `purpose` in the message, if a schemaless value is not a map."""
     if set(map(type, values)) == {dict}:
         return
     for value in values:
@@ -166,7 +166,7 @@ def require_maps(values: list[Any], purpose: str) -> None:
 
 
 def require_no_nulls(values: list[Any], purpose: str) -> None:
-    """Raise DataError if a value is null."""
+    """Raise DataError, with `purpose` in the message, if a value is null."""
     if None in values:
         raise DataError(f"Only Struct objects supported for [{purpose}], found: null")
 

@@ -61,7 +61,7 @@ class ParquetRows:
         """Whether `read` has returned all rows."""
 
     def skip(self, count: int) -> None:
-        """Continue after the first `count` rows of the file, without reading row groups that contain only such rows."""
+        """Skip the first `count` rows of the file. Row groups that contain only skipped rows are not read."""
         group, metadata = 0, self._file.metadata
         while group < metadata.num_row_groups and (rows := metadata.row_group(group).num_rows) <= count:
             count -= rows
@@ -116,7 +116,10 @@ class ParquetRows:
             yield from rows
 
     def _batches(self, first_group: int) -> Iterator[pa.RecordBatch]:
-        """Yield batches of rows. If a row group is damaged, first yield the rows of all earlier row groups."""
+        """Yield batches of rows, beginning with the row group at index `first_group`.
+
+        If a row group is damaged, the rows of all earlier row groups are yielded before the error is raised.
+        """
         groups, done = range(first_group, self._file.num_row_groups), 0
         try:
             for batch in self._file.iter_batches(batch_size=_GROUP_ROWS, row_groups=groups):

@@ -60,7 +60,8 @@ _VERSIONS = re.compile(r"current version \[(\d+)\] is higher or equal to the one
 def outcomes_of(response: Any, count: int, shows_reason: bool) -> list[Outcome]:
     """Return one outcome for each of the `count` operations of a bulk request.
 
-    Raises ValueError if the response is not an object with `count` items.
+    If `shows_reason` is true, the error of a rejected document contains the server's reason, which may include
+    sensitive data. Raises ValueError if the response is not an object with `count` items.
     """
     if not isinstance(response, Mapping):
         raise ValueError(f"the response to a bulk request is not a JSON object: {response!r:.100}")

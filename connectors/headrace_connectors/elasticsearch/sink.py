@@ -116,7 +116,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     def _prepare(self, batch: SinkBatch, start: int, errors: dict[int, Exception]) -> list[Operation]:
         """Return the operations of a batch. Add the error of each bad record to `errors`.
 
-        `errors` has one error per index of a record in the `put`. `start` is the index of the batch's first record.
+        The keys of `errors` are the indexes of records in the `put`. `start` is the index of the batch's first record.
         """
         from headrace_connectors.elasticsearch.writer import Operation, Run
 
@@ -168,7 +168,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
             logger.warning("Skipping a record (behavior.on.malformed.documents=WARN): %s", error)
 
     def _report(self, operation: Operation, error: Exception) -> None:
-        """If errors.tolerance=all, pass a record that is not stored to the errant record reporter."""
+        """If errors.tolerance=all, report the operation's record, which is not stored, as an errant record."""
         reporter = self.context.errant_record_reporter
         if reporter is not None and tolerates_errors(self.context):
             reporter.report_at(operation.batch, operation.at, error)

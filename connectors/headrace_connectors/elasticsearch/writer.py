@@ -76,7 +76,11 @@ class BulkWriter:
         on_malformed: OnRejected,
         on_existing: OnRejected,
     ) -> None:
-        """Start the threads. `on_existing` handles a record whose key is the id of an existing document."""
+        """Start the threads.
+
+        `on_malformed` handles a record whose document the server has rejected. `on_existing` handles a record whose key
+        is the id of an existing document.
+        """
         self._client = client
         self._config = config
         self._is_ordered = is_ordered
@@ -219,7 +223,10 @@ class BulkWriter:
         return bulk
 
     def _send(self, operations: Sequence[Operation], attempt: int) -> None:
-        """Send operations, with retries, until all have a final outcome. Raises ConnectError."""
+        """Send operations, with retries, until all have a final outcome. Raises ConnectError.
+
+        `attempt` is the number of attempts that have already failed.
+        """
         while operations := self._drop_revoked(operations):
             try:
                 response = self._client.bulk(b"".join([each.lines for each in operations]))

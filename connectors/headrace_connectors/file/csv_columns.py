@@ -55,7 +55,10 @@ def text_columns(names: Sequence[str]) -> list[Column]:
 
 
 def with_nulls(column: Column, null: str) -> Convert:
-    """Return a function that converts a field of the column to a value, and the text in `null` to None."""
+    """Return a function that converts the text of the column's fields to values, and a text equal to `null` to None.
+
+    If the column is not optional, the function raises ValueError for a text equal to `null`.
+    """
     convert, is_optional = column.convert, column.schema.optional
 
     def to_value(text: str) -> Any:

@@ -37,7 +37,7 @@ class RecordLines:
     """
 
     def __init__(self, descriptor: int, *, is_gzip: bool, limit: int) -> None:
-        """Start at the beginning of the file. The caller closes the descriptor."""
+        """Start at the beginning of the file. The caller closes the descriptor. A line may have up to `limit` bytes."""
         self._file = io.FileIO(descriptor, closefd=False)
         self._stream: io.FileIO | GzipReader = GzipReader(self._file.read) if is_gzip else self._file
         self._limit = limit

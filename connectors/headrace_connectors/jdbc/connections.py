@@ -61,7 +61,7 @@ def driver_properties(config: ConnectionConfig) -> dict[str, str]:
 def connection_error(url: JdbcUrl, config: ConnectionConfig, text: str, *, is_denied: bool) -> tuple[str, str]:
     """Return the configuration key and the message for a failed connection.
 
-    `text` is the text of the driver's error, and `is_denied` is whether the server rejected the user or the password.
+    `text` is the text of the driver's error. `is_denied` is true if the server rejected the user or the password.
     """
     key = "connection.url"
     if is_denied and config.connection_password is not None and config.connection_password.value:

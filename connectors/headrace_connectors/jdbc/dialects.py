@@ -94,7 +94,8 @@ class Dialect(ABC):
     ) -> dt.datetime:
         """Return the timestamp that a row has in `columns` if it is written at `instant`.
 
-        The two differ if the database sets columns without a time zone to the time in a zone other than db.timezone.
+        This timestamp differs from `instant` if the columns have no time zone, and the database sets them to the
+        current time in a zone other than db.timezone.
         """
         return instant
 

@@ -37,7 +37,7 @@ class KeyRange(NamedTuple):
 
 
 class InitialLoad(NamedTuple):
-    """How the first read of a table is split: the smallest and largest id, the number of ranges, and the start time."""
+    """The split of a table's first read into ranges: smallest and largest id, number of ranges, and start time."""
 
     first: int
     last: int

@@ -207,8 +207,9 @@ class MysqlDialect(Dialect):
 
         The transactions are listed in information_schema.innodb_trx. InnoDB caches this list, and renews it only if no
         session has read it for 0.1 seconds. A cached list may lack transactions. Therefore this session begins a
-        transaction, and reads the list until it contains this transaction. Each call changes the session's
-        `unique_checks`, which the list contains, to distinguish its transaction from that of the previous call.
+        transaction, and reads the list until it contains this transaction. The list also shows the `unique_checks` of
+        each transaction's session. Each call changes this variable, so that a cached entry of the previous call's
+        transaction is not mistaken for the new transaction.
         """
         self._unique_checks = 1 - self._unique_checks
         deadline_s = time.monotonic() + _FRESH_LIST_S

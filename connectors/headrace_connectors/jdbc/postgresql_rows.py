@@ -27,8 +27,8 @@ _CANCEL_TIMEOUT_S = 2.0
 class ServerSideRows:
     """A cursor for the rows of one statement.
 
-    `loaders` convert the values of the types with these names. While the cursor is open, its connection is in
-    pipeline mode and must not be used for other statements.
+    `loaders` maps the name of a type to the loader that converts the values of this type. While the cursor is open, its
+    connection is in pipeline mode and must not be used for other statements.
     """
 
     def __init__(

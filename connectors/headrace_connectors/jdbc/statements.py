@@ -94,6 +94,7 @@ def select(
     """Append clauses to `base`, a SELECT without WHERE, so that it returns only rows after `offset`.
 
     In timestamp modes, the rows must also have timestamps before `end`. With `last_id`, larger ids are excluded.
+    `marker` is the driver's parameter placeholder. `suffix` is appended at the end of the statement.
     """
     conditions, parameters = _conditions(columns, offset, end, marker)
     if last_id is not None:

@@ -189,7 +189,7 @@ def to_decimal(scale: int) -> Converter:
 
 
 def may_exceed_schema(column: JdbcColumn) -> bool:
-    """Return whether `convert` may return an integer that is too large for the field's type.
+    """Return whether the column's `convert` may return an integer that is too large for the field's type.
 
     An example is a timestamp after the year 2262 in nanoseconds.
     """

@@ -116,7 +116,8 @@ def quoted(name: str) -> str:
 def parse_schema(schema: Any, path: str = "value") -> ColumnType:
     """Return the column type of a Connect schema in JsonConverter's JSON.
 
-    Raises SchemaError with the field's name if the schema is malformed or a table cannot have such a column.
+    Raises SchemaError if the schema is malformed or a table cannot have such a column. The message names the field, and
+    begins with `path`.
     """
     if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
         raise SchemaError(f"{path}: a Connect schema must be an object with a 'type', not {_short(schema)}")
@@ -181,7 +182,10 @@ def table_columns(schema_type: ColumnType, path: str = "value") -> tuple[TableCo
 
 
 def check_names(names: Iterable[str], path: str) -> None:
-    """Raise SchemaError if `names` is empty, if a name is empty, or if two names differ only in case."""
+    """Raise SchemaError if `names` is empty, a name is empty, or two names differ only in case.
+
+    The message begins with `path`, the struct whose fields have these names.
+    """
     seen: dict[str, str] = {}
     for name in names:
         if not name:
@@ -198,7 +202,7 @@ def check_names(names: Iterable[str], path: str) -> None:
 def leaf_types(columns: Iterable[TableColumn], path: str = "") -> dict[str, str]:
     """Return {path: type} of the columns. Instead of a struct, the result contains the fields of the struct.
 
-    The types do not include nullability.
+    Every path begins with `path`. The types do not include nullability.
     """
     leaves = {}
     for column in columns:

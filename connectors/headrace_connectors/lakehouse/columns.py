@@ -128,7 +128,10 @@ def _typed_field(struct: SparkColumn, column: TableColumn, numeric: bool) -> Spa
 
 
 def _typed(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
-    """Convert a parsed value from JsonConverter's encoding to the Spark type of its column."""
+    """Convert a parsed value from JsonConverter's encoding to the Spark type of its column.
+
+    If `numeric` is true, decimals have been parsed as numbers and are not converted.
+    """
     if needs_no_conversion(type_) or (type_.kind == "decimal" and numeric):
         return wire
     if type_.kind == "date":

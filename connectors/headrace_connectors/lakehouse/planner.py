@@ -95,7 +95,11 @@ class Planner:
         return {name: id_ for name, id_ in ids.items() if id_}, present
 
     def _check_offset(self, key: TopicPartition, offset: int, log_start: int, end: int) -> int:
-        """Return the offset at which to continue. Raises SourceError if the log no longer contains `offset`."""
+        """Return the offset at which to continue: `offset`, the next offset to load, if the log contains it.
+
+        If retention has deleted records at this offset and lakehouse.fail.on.data.loss=false, return `log_start`.
+        Otherwise, raise SourceError.
+        """
         if log_start <= offset <= end:
             return offset
         where = f"topic {key[0]}, partition {key[1]}"

@@ -64,7 +64,10 @@ class Topics:
     def log_bounds(
         self, partitions: Iterable[tuple[str, int]], *, read_committed: bool
     ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
-        """Return each partition's log start offset, and each partition's offset after the last readable record."""
+        """Return each partition's log start offset, and each partition's offset after the last readable record.
+
+        With `read_committed`, the first record of an open transaction and all later records are not readable.
+        """
         keys = [TopicPartition(topic, partition) for topic, partition in partitions]
         if not keys:
             return {}, {}

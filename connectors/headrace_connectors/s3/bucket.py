@@ -154,7 +154,7 @@ class Bucket:
         return ObjectBody(response["Body"], f"Cannot read {key} in {self.address}")
 
     def request(self, name: str, purpose: str, **arguments: Any) -> Any:
-        """Send a request. The message of its error begins with "Cannot" and `purpose`, such as "list topics/"."""
+        """Call the boto3 method `name`. Error messages begin with "Cannot" and `purpose`, such as "list topics/"."""
         with _translated(f"Cannot {purpose} in {self.address}"):
             return getattr(self._client, name)(Bucket=self.name, **arguments)
 

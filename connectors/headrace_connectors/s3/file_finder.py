@@ -58,7 +58,8 @@ class FileFinder:
         """`positions` are the stored offsets by slot. `share` is (number of this task, number of tasks).
 
         Only keys that begin with one of `prefixes` are read. No prefix may begin with another prefix. `topic_of`
-        returns the topic for an object's key, or None to skip the object.
+        returns the topic for an object's key, or None to skip the object. Objects that were modified before
+        `starting_ms` are skipped, and an object is read only when it is at least `settle_ms` old.
         """
         self._list = list_page
         self._prefixes = prefixes

@@ -32,7 +32,10 @@ class Encoded:
 
     @property
     def schemas(self) -> Sequence[Schema | None]:
-        """The schema of the values, and then the schema of each file. A change of any schema starts new files."""
+        """The schema of the values, followed by the schema that the records of each file must share.
+
+        If any of these schemas changes, new files are started.
+        """
         return [self.schema, *(schema for schema, _ in self.sides)]
 
     def part(self, start: int, end: int) -> Encoded:

@@ -186,7 +186,7 @@ class ParquetReader(ItemReader):
     """Reads the rows of a Parquet object."""
 
     def __init__(self, body: Body, copy: IO[bytes], convert: Callable[[Any], Any] | None = None) -> None:
-        """Copy the object. Raises DataError if its schema cannot be read."""
+        """Copy the object to the file `copy`. Raises DataError if the schema of the object cannot be read."""
         from headrace_connectors.common.parquet_rows import ParquetRows  # imports PyArrow, which is slow
 
         super().__init__(convert)
@@ -203,7 +203,7 @@ class ParquetReader(ItemReader):
         self.schema = self._rows.schema
 
     def skip(self, count: int) -> int:
-        """Skip up to `count` rows, without reading row groups that contain only such rows."""
+        """Skip up to `count` rows. Row groups that contain only skipped rows are not read."""
         count = min(count, self._rows.count)
         self._rows.skip(count)
         return count
@@ -220,7 +220,7 @@ class ParquetReader(ItemReader):
 
 
 class Format(NamedTuple):
-    """How the objects of a connector are read."""
+    """The format of the objects that a connector reads."""
 
     name: str
     """json, string, bytearray or parquet."""

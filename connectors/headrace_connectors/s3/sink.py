@@ -176,8 +176,8 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def _add(self, batch: SinkBatch, start: int, now_ms: int, errors: dict[int, Exception]) -> None:
         """Write a batch to files.
 
-        If some records are bad, write all other records. Add the error of each bad record to `errors`, which has one
-        error per index of a record in the `put`. `start` is the index of the batch's first record.
+        If some records are bad, write all other records. Add the error of each bad record to `errors`, whose keys are
+        the indexes of records in the `put`. `start` is the index of the batch's first record.
         """
         positions = list(range(len(batch)))
         if batch.has_null_values and self._on_null != "write":
@@ -254,7 +254,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         return self._sides[1:] if is_tombstone else self._sides
 
     def _find_bad(self, batch: SinkBatch, now_ms: int, error: DataError) -> dict[int, Exception]:
-        """Return the errors of records without a directory or timestamp, by index."""
+        """Return the errors of records without a directory or timestamp, by index.
+
+        If no single record causes an error, return `error`, the error of the whole batch, for every record.
+        """
         bad: dict[int, Exception] = {}
         for index in range(len(batch)):
             try:
@@ -317,7 +320,11 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         return any(files.completed for files in self._partitions.values())
 
     def _is_behind(self) -> bool:
-        """Whether complete data of a partition waits for the upload in progress, so that the task must wait, too."""
+        """Whether the task must wait for uploads before it writes more records.
+
+        It must wait if a partition has two or more groups of completed files that are not uploaded, or an open file
+        with two or more complete parts that are not uploaded.
+        """
         return any(
             len(files.completed) > 1
             or any(_directory_files(found).has_several_parts() for found in files.open.values())

@@ -235,7 +235,10 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             )
 
     def _batch(self, values: list[Any], is_complete: bool) -> SourceBatch:
-        """Return a batch with these values, and with the source offset after its last record."""
+        """Return a batch with these values, and with the source offset after its last record.
+
+        `is_complete` is true if the object has no further records.
+        """
         found = self._found
         assert found is not None
         progress = {"record": self._done, "complete": is_complete}

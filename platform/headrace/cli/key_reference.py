@@ -141,7 +141,7 @@ def _page(title: str, introduction: str, *parts: str) -> str:
 
 
 def _sections(registry: Registry, kind: Kind, level: int) -> Iterator[str]:
-    """Yield a section for each of headrace's own plug-ins of a kind.
+    """Yield a section for each of headrace's own plug-ins of a kind. `level` is the level of the headings.
 
     A transform's ``$Key`` and ``$Value`` classes share one section if their configuration keys are the same.
     """

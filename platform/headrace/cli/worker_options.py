@@ -23,7 +23,7 @@ class UsageErrorParser(argparse.ArgumentParser):
 
 
 def add_worker_options(parser: argparse.ArgumentParser, *, default_name: str) -> None:
-    """Add the options of Kafka's own scripts (-daemon, -name, -loggc), and --override."""
+    """Add the options of Kafka's scripts (-daemon, -name with `default_name`, -loggc), and the option --override."""
     parser.add_argument("-daemon", action="store_true", help="run in the background and write output to logs/NAME.out")
     parser.add_argument("-name", default=default_name, help="name of the background process")
     parser.add_argument("-loggc", action="store_true", help=argparse.SUPPRESS)

@@ -366,7 +366,7 @@ def _append_run(runs: list[SchemaRun], schema: Schema | None, values: Values) ->
 
 
 def _put_bounded(cache: dict[Any, _V], key: Any, value: _V, size: int) -> _V:
-    """Add an entry to a cache. If the cache is full, remove the oldest entry first."""
+    """Add an entry to a cache, and return its value. If the cache has `size` entries, remove the oldest entry first."""
     if len(cache) >= size:
         del cache[next(iter(cache))]
     cache[key] = value

@@ -118,7 +118,10 @@ def _start_counts(prefix: str, kind: str, counts: StartCounts) -> Iterator[Metri
 
 
 def _rebalance_metrics(metrics: RebalanceMetrics) -> Iterator[Metric]:
-    """Yield the metrics of a worker in a group. A string is the label of a metric with the value 1."""
+    """Yield the metrics of a worker in a group.
+
+    A value that is a text, such as the leader's URL, is the label of a metric with the value 1.
+    """
     for prefix in ("kafka_connect_worker_rebalance_", "kafka_connect_connect_worker_rebalance_metrics_"):
         for name, text, label in (
             ("leader_name", "1 for the URL of the group's leader", metrics.leader_name),
@@ -188,7 +191,10 @@ def _statuses(metrics: WorkerMetrics) -> Iterator[Metric]:
 
 
 def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield the metric under both of its names, with the value of each task that has the counter."""
+    """Yield the metric under both of its names, with the value of each task that has the counter.
+
+    `types` has the type of each connector, source or sink.
+    """
     only_type = {"source_task": "source", "sink_task": "sink"}.get(attribute.group)
     family_class = _family_class(attribute.name)
     for name in attribute.names:
@@ -201,7 +207,10 @@ def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: M
 
 
 def _family_class(name: str) -> type[CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily]:
-    """Return the type of a metric. A total whose name starts with `total_` has the type "unknown"."""
+    """Return the type of a metric: counter if `name` ends with `_total`, "unknown" if it begins with `total_`.
+
+    All other metrics are gauges.
+    """
     if name.endswith("_total"):
         return CounterMetricFamily
     return UnknownMetricFamily if name.startswith("total_") else GaugeMetricFamily

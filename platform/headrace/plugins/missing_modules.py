@@ -13,7 +13,10 @@ _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\
 
 
 def explain(error: BaseException, distribution_name: str = "headrace") -> str | None:
-    """Return a text that says what to install, or None if no ModuleNotFoundError is among the error and its causes."""
+    """Return a text that says what to install, or None if no ModuleNotFoundError is among the error and its causes.
+
+    If an extra of the distribution `distribution_name` installs the missing package, the text names this extra.
+    """
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, ModuleNotFoundError) and found.name:

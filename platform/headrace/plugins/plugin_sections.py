@@ -78,7 +78,11 @@ def aliases(props: Props, key: str) -> list[str]:
 def aliased_sections(
     props: Props, problems: list[ConfigError], key: str, kind: str, group: str
 ) -> Iterable[PluginSection]:
-    """Yield the sections of the transforms or predicates; add errors about their classes to `problems`."""
+    """Yield the sections of the plug-ins that `key` lists; add errors about their classes to `problems`.
+
+    `key` is ``transforms`` or ``predicates``, and `kind` is ``transform`` or ``predicate``. The name of each section's
+    group of keys consists of `group` and the alias.
+    """
     found = aliases(props, key)
     if len(found) > ALIASES_MAX:
         text = f"The list contains {len(found)} aliases, but at most {ALIASES_MAX} are allowed"
@@ -128,7 +132,10 @@ def _type_key(name: str, alias: str, kind: str, base: str) -> ConfigKey:
 
 
 def find_sections(props: Props, key: str, kind: str) -> dict[str, PluginSection]:
-    """Return the section of each transform or predicate by alias. Raises ConfigErrors if a class is not found."""
+    """Return the section of each transform or predicate by alias. Raises ConfigErrors if a class is not found.
+
+    `key` is ``transforms`` or ``predicates``, and `kind` is ``transform`` or ``predicate``.
+    """
     problems: list[ConfigError] = []
     sections = list(aliased_sections(props, problems, key, kind, ""))
     problems += [MissingConfigError(each.type_key) for each in sections if not props.get(each.type_key)]

@@ -31,7 +31,10 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _object(properties: dict[str, Schema], *optional: str, **more: Any) -> Schema:
-    """Return the schema of an object with exactly these properties. Properties in `optional` may be missing."""
+    """Return the schema of an object with exactly these properties. Properties in `optional` may be missing.
+
+    `more` contains further keywords of the schema.
+    """
     required = [name for name in properties if name not in optional]
     shape: Schema = {"type": "object", "properties": properties, "additionalProperties": False, **more}
     return {**shape, "required": required} if required else shape

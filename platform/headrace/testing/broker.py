@@ -257,7 +257,7 @@ class KafkaBroker:
         return self._faults.add(api, Fail(find_error(error)), times)
 
     def delay(self, api: str | int, *, seconds: float, times: int | None = None) -> Fault:
-        """Deliver the responses of an API late, after the broker has processed the requests. For `times` see `fail`."""
+        """Deliver the responses of an API `seconds` seconds after the broker has sent them. For `times` see `fail`."""
         return self._faults.add(api, Delay(seconds), times)
 
     def disconnect(self, api: str | int, *, before_request: bool = False, times: int | None = None) -> Fault:

@@ -322,9 +322,10 @@ class _SourceContext(VirtualContext):
 
 
 def stop_while_polling(plugin: type[Any], props: Mapping[str, str]) -> float:
-    """Run the first task in real time, and stop it while `poll` waits for records; return the seconds that this takes.
+    """Run the first task in real time, and stop it while `poll` waits for records.
 
-    Records are discarded. Raises the task's errors, and TimeoutError if the task does not stop within STOP_LIMIT_S.
+    Returns the number of seconds that the stop takes. Records are discarded. Raises the task's errors, and TimeoutError
+    if the task does not stop within STOP_LIMIT_S.
     """
     offsets = StoredOffsets()
     task: SourceTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]

@@ -174,10 +174,10 @@ class ConnectWorker:
     # -- connectors --------------------------------------------------------------------------------------------------
 
     def create(self, name: str, config: Mapping[str, object], *, wait: bool = True) -> None:
-        """Create a connector or change its configuration, and wait until it and its tasks are RUNNING.
+        """Create a connector or change its configuration. If `wait` is true, wait until it and its tasks are RUNNING.
 
         Values that are not strings are written as in a properties file. Raises ConnectWorkerError if the configuration
-        is invalid, or if the connector or a task fails.
+        is invalid, or if the connector or a task fails while this method waits.
         """
         self.request("PUT", f"/connectors/{_quoted(name)}/config", {key: _text(value) for key, value in config.items()})
         if wait:
@@ -189,10 +189,11 @@ class ConnectWorker:
         return status
 
     def wait_for_status(self, name: str, state: str, timeout: float = 20.0) -> dict[str, Any]:
-        """Wait until a connector and all its tasks are in a state; return the status.
+        """Wait until the connector `name` and all its tasks are in `state`; return the status.
 
-        There must be at least one task, except with the state STOPPED. With the state FAILED, return when the connector or any task has failed. With another state, raise
-        ConnectWorkerError with the trace if the connector or a task fails. Raises TimeoutError.
+        There must be at least one task, unless `state` is STOPPED. If `state` is FAILED, return when the connector or
+        any task has failed. For any other state, raise ConnectWorkerError with the trace if the connector or a task
+        fails. Raises TimeoutError after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while True:

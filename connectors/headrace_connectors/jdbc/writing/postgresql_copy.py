@@ -89,7 +89,7 @@ def _types(connection: Connection, target: Target) -> Types:
 
 
 def copy_rows(connection: Connection, table: str, names: Sequence[str], values: list[Sequence[Any]]) -> None:
-    """Send rows with COPY. `values` contains strings, integers, finite floats and None, by column."""
+    """Send rows with COPY. `values` has one list of strings, integers, finite floats and None per column."""
     with (
         connection.cursor() as cursor,
         cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN WITH {_FORMAT}") as copy,
@@ -100,7 +100,10 @@ def copy_rows(connection: Connection, table: str, names: Sequence[str], values: 
 
 
 def csv_lines(rows: Iterable[tuple[Any, ...]]) -> bytes:
-    """Return at least one row as CSV, in which backslashes escape quotes and backslashes, and None is `null`."""
+    """Return rows as CSV, in which backslashes escape quotes and backslashes, and None is `null`.
+
+    `rows` must contain at least one row.
+    """
     # JSON contains line feeds only between rows, because it escapes them in strings.
     text = _encode_lines(rows)[1:-2].replace(b"]\n[", b"\n") + b"\n"
     return _ESCAPED.sub(_unescape, text) if b"\\" in text else text

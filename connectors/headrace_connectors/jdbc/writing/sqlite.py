@@ -134,7 +134,10 @@ class SqliteDatabase(Database):
         return [None if value is None else _number(column.name, value, is_real) for value in values]
 
     def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
-        """Convert decimals to text, and dates and times to milliseconds."""
+        """Return a function that converts decimals to text, or dates and times to milliseconds.
+
+        Returns None for all other types.
+        """
         if schema.name == DECIMAL_NAME:
             return str
         if schema.name == DATE_NAME:

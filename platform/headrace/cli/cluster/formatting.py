@@ -57,9 +57,9 @@ def _recovery_hint(layout: ClusterLayout, node_id: int) -> str:
 def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) -> None:
     """Check that formatting this node cannot lose committed records. Raises ClusterError if too few other nodes serve.
 
-    A committed record is stored on a majority of the nodes, which may include this node. If the number of other nodes
-    that serve is at least half the number of all nodes (rounded up), every majority contains one of these other nodes,
-    so together these nodes have all committed records.
+    `serving` is the number of other nodes that serve requests. A committed record is stored on a majority of the nodes,
+    which may include this node. If `serving` is at least half the number of all nodes (rounded up), every majority
+    contains one of the serving nodes, so together the serving nodes have all committed records.
     """
     needed = (layout.nodes + 1) // 2
     if serving < needed:
