@@ -412,7 +412,7 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
         if directory and not values["directory"].errors:
             needs_write = props.get("finished.action", "keep") != "keep"
             if not os.path.isdir(directory):
-                values["directory"].errors.append(f"Directory {directory} does not exist, or is no directory")
+                values["directory"].errors.append(f"Directory {directory} does not exist, or is not a directory")
             elif not os.access(directory, os.R_OK | os.X_OK):
                 values["directory"].errors.append(f"Directory {directory} cannot be read: permission denied")
             elif needs_write and not os.access(directory, os.W_OK):

@@ -318,7 +318,7 @@ def test_validation_reports_a_missing_input_directory(tmp_path: Path) -> None:
     given = props(tmp_path / "missing")
     checked = config_def(DirectorySourceConnector.config_model).validate(given)
     DirectorySourceConnector().validate(given, checked)
-    assert checked["directory"].errors == [f"Directory {tmp_path / 'missing'} does not exist, or is no directory"]
+    assert checked["directory"].errors == [f"Directory {tmp_path / 'missing'} does not exist, or is not a directory"]
 
 
 def target_errors(directory: Path, **settings: str) -> dict[str, list[str]]:
