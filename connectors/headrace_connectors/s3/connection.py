@@ -130,7 +130,9 @@ class S3ConnectionConfig(ConfigWithIgnoredKeys):
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
         """Yield errors in combinations of keys."""
         if (values.get("aws.access.key.id") is None) != (values.get("aws.secret.access.key") is None):
-            missing = "aws.secret.access.key" if values.get("aws.access.key.id") else "aws.access.key.id"
-            yield ConfigError(missing, None, "must be set: access key and secret belong together")
+            present, missing = "aws.access.key.id", "aws.secret.access.key"
+            if not values.get(present):
+                present, missing = missing, present
+            yield ConfigError(missing, None, f"must be set, because {present} is set")
         if values.get("s3.wan.mode") and values.get("store.url"):
             yield ConfigError("s3.wan.mode", "true", "cannot be used with store.url")
