@@ -20,8 +20,8 @@ _PROVIDER_PREFIX = "s3.credentials.provider."
 def _check_provider(name: str) -> None:
     if name.rsplit(".", 1)[-1] not in (_ASSUME_ROLE, *_DEFAULT_PROVIDERS):
         raise ValueError(
-            f"a Java class cannot be loaded; use {_DEFAULT_PROVIDERS[0]} (boto3's chain: environment, files, "
-            f"roles), {_ASSUME_ROLE}, or aws.access.key.id and aws.secret.access.key"
+            f"a Java class cannot be loaded; use {_DEFAULT_PROVIDERS[0]} (boto3's credential chain: environment, "
+            f"files, roles), {_ASSUME_ROLE}, or aws.access.key.id and aws.secret.access.key"
         )
 
 
