@@ -223,7 +223,9 @@ class Python(Transformation[PythonConfig]):
                 )
             for result in results:
                 if isinstance(result, ConnectRecord):
-                    raise DataError("a function whose parameter is named values must return new values, not records")
+                    raise DataError(
+                        "the result contains records: a function with the parameter values must return new values"
+                    )
         except Exception as error:
             raise self._located(error) from error
         return list(results)
@@ -309,7 +311,9 @@ def _function(file: str, name: str) -> _Code:
     call = getattr(module, name, None)
     if not callable(call):
         known = [each for each, item in vars(module).items() if inspect.isfunction(item) and not each.startswith("_")]
-        raise ConfigError("function", name, f"the file {file} has no such function; its functions: {', '.join(known)}")
+        raise ConfigError(
+            "function", name, f"the file {file} has no function {name}; its functions: {', '.join(known)}"
+        )
     return _Code(call, _parameters(call, name), path, name)
 
 

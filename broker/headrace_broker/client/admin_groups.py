@@ -225,7 +225,9 @@ class GroupAdmin:
                 return await self.cluster.request_any(message)
             if node_id not in self.cluster.view.nodes and node_id not in (await self.cluster.wait_for_refresh()).nodes:
                 raise BrokerError(
-                    ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id}", "the broker is not in the cluster"
+                    ErrorCode.BROKER_NOT_AVAILABLE,
+                    f"broker {node_id}",
+                    f"the cluster has no broker with node.id={node_id}",
                 )
             return await self.cluster.request(node_id, message)
 

@@ -130,7 +130,7 @@ class Batcher:
                 raise BrokerError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"{topic}-{partition}",
-                    f"the topic has only {len(view.partitions)} partitions",
+                    f"topic {topic} has only {len(view.partitions)} partitions",
                 )
             return {partition: columns}
         return self._partition_by_key(view, columns)

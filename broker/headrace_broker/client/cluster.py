@@ -206,7 +206,8 @@ class Cluster:
                 return await self.request(node_id, message, timeout_ms=timeout_ms)
             except ConnectionLostError as error:
                 failures.append(str(error))
-        raise NoBrokerError("no broker responded: " + ("; ".join(failures) or "the cluster metadata has no brokers"))
+        reason = "; ".join(failures) or "the cluster metadata has no brokers"
+        raise NoBrokerError(f"no broker responded: {reason}")
 
     async def request_controller(self, message: Request[ResponseT], *, timeout_ms: float | None = None) -> ResponseT:
         """Send a request to the controller.
@@ -523,9 +524,8 @@ class Cluster:
                 return await self.connection(node_id)
             except ConnectionLostError as error:
                 failures.append(str(error))
-        raise NoBrokerError(
-            "no broker can be reached: " + ("; ".join(failures) or "the cluster metadata has no brokers")
-        )
+        reason = "; ".join(failures) or "the cluster metadata has no brokers"
+        raise NoBrokerError(f"no broker can be reached: {reason}")
 
 
 def _retrieve_exception(task: asyncio.Task[BrokerConnection]) -> None:

@@ -79,7 +79,7 @@ class CommittedOffsets:
             )
             for (topic, partition), code in codes.items():
                 if code != ErrorCode.NONE:
-                    raise self._commit_error(group_id, f"{topic}-{partition}", code)
+                    raise self._commit_error(f"group {group_id}, {topic}-{partition}", group_id, code)
 
         await self._cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
 
@@ -121,14 +121,14 @@ class CommittedOffsets:
             raise ClientError(f"{method}: group.id is not configured")
         return self._config.group_id
 
-    def _commit_error(self, group_id: str, subject: str, code: ErrorCode) -> ClientError:
+    def _commit_error(self, subject: str, group_id: str, code: ErrorCode) -> ClientError:
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self._cluster.forget_coordinator(group_id)
         if code not in _MEMBER_ERRORS:
-            return BrokerError(code, f"group {group_id}, {subject}")
+            return BrokerError(code, subject)
         if self.membership is not None:
             self.membership.handle_commit_error(code)
-        failed = CommitFailedError(f"group {group_id}, {subject}: {code.name}: {code.message}")
+        failed = CommitFailedError(f"{subject}: {code.name}: {code.message}")
         failed.code = code
         return failed
 

@@ -137,7 +137,9 @@ class LogSegment:
             # `open` creates a missing file; `size` raises FileNotFoundError.
             if self.size_bytes and self._storage.size(path) < self.size_bytes:
                 raise OSError(
-                    errno.EIO, f"the file is shorter than its segment, which has {self.size_bytes} bytes", path
+                    errno.EIO,
+                    f"the file is shorter than {self.size_bytes} bytes, the expected size of the segment",
+                    path,
                 )
             file = self._file = self._storage.open(path)
             self._open_segments.add(self)
@@ -223,9 +225,8 @@ class LogSegment:
         for position, header in self.iter_headers(0):
             if not next_offset <= header.base_offset <= header.last_offset <= self.base_offset + RELATIVE_OFFSET_MAX:
                 reason = (
-                    f"the batch has offsets {header.base_offset} to {header.last_offset}, expected {next_offset} or "
-                    f"larger "
-                    "within the segment's range"
+                    f"the batch has offsets {header.base_offset} to {header.last_offset}, but they must be at least "
+                    f"{next_offset} and within the segment's range"
                 )
                 raise CorruptBatchError(position, reason)
             self.track_batch(header, position, index_interval_bytes)

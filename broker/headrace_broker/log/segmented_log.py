@@ -195,7 +195,7 @@ class SegmentedLog:
             try:
                 self._write_epochs()
             except OSError as error:
-                raise self._go_offline_unchanged("write leader epoch checkpoint", error) from error
+                raise self._go_offline_unchanged("cannot write the leader epoch checkpoint", error) from error
 
     def _write_epochs(self) -> None:
         # Do not sync the file, and do not write it immediately for a new leader. Otherwise a broker that becomes the
@@ -219,24 +219,24 @@ class SegmentedLog:
     def _epochs_path(self) -> str:
         return f"{self.directory}/{LEADER_EPOCH_FILE}"
 
-    def _go_offline(self, action: str, error: OSError, *, may_stay_online: bool = True) -> ApiError:
+    def _go_offline(self, problem: str, error: OSError, *, may_stay_online: bool = True) -> ApiError:
         """Take the log offline and return the ApiError to raise.
 
         With `may_stay_online`, the log stays online if `error` means that the process is out of file descriptors.
         """
-        reason = f"cannot {action} {error.filename or self.directory}: {error.strerror or error}"
+        reason = f"{problem} {error.filename or self.directory}: {error.strerror or error}"
         if may_stay_online and is_out_of_file_descriptors(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.offline_reason = reason
         _log.error("Log %s is offline: %s", self.name, self.offline_reason)
         return self._offline_error()
 
-    def _go_offline_unchanged(self, action: str, error: OSError) -> ApiError:
+    def _go_offline_unchanged(self, problem: str, error: OSError) -> ApiError:
         """Take the log offline after an operation that failed without changing the log; return the ApiError to raise.
 
         If the disk was full, `try_go_online` can bring the log online again once the disk has free space.
         """
-        offline_error = self._go_offline(action, error)
+        offline_error = self._go_offline(problem, error)
         self.is_disk_full = self.offline_reason is not None and is_disk_full_error(error)
         return offline_error
 
@@ -288,7 +288,7 @@ class SegmentedLog:
                 roll_jitter_ms=self._next_jitter_ms(jitter_ms) if (jitter_ms := self.config.segment_jitter_ms) else 0,
             )
         except OSError as error:
-            raise self._go_offline_unchanged("roll", error) from error
+            raise self._go_offline_unchanged("cannot roll", error) from error
         active.is_active = False
         active.account_indexes()
         self._segments.append(segment)
@@ -309,7 +309,7 @@ class SegmentedLog:
             self._active.flush()
             self._sync_epochs()
         except OSError as error:
-            raise self._go_offline("flush", error) from error
+            raise self._go_offline("cannot flush", error) from error
         if self.on_flushed is not None:
             self.on_flushed(perf_counter() - started_s)
         self.recovery_point = self._log_end_offset
@@ -336,7 +336,7 @@ class SegmentedLog:
             try:
                 self._active.finish()
             except OSError as error:
-                raise self._go_offline("close", error) from error
+                raise self._go_offline("cannot close", error) from error
         active_suffixes = suffixes if before_close else (LOG_SUFFIX,)
         return [*paths, *(self._active.path(suffix) for suffix in active_suffixes)], self._log_end_offset
 
@@ -350,7 +350,7 @@ class SegmentedLog:
         if error is not None:
             self._epochs_unflushed = True
             # If no file descriptor was free, the log stays online and the next flush retries.
-            self._go_offline("flush", error)
+            self._go_offline("cannot flush", error)
             return
         if truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, end_offset)
@@ -389,7 +389,7 @@ class SegmentedLog:
         try:
             segments = self._segment_infos()
         except OSError as error:
-            raise self._go_offline("read", error) from error
+            raise self._go_offline("cannot read", error) from error
         count = count_expired(
             segments,
             self.config,
@@ -439,7 +439,7 @@ class SegmentedLog:
         try:
             self._deleted.append((due_ms, [path for segment in segments for path in segment.mark_deleted()]))
         except OSError as error:
-            raise self._go_offline("delete segment", error) from error
+            raise self._go_offline("cannot delete the segment file", error) from error
 
     def pop_expired_files(self, now_ms: int) -> list[str]:
         """Return the `.deleted` files that are older than file.delete.delay.ms. The caller removes them."""
@@ -470,7 +470,7 @@ class SegmentedLog:
             ]
             loader.rename_swap_files(self.storage, swap)
         except OSError as error:
-            raise self._go_offline("compact", error) from error
+            raise self._go_offline("cannot compact", error) from error
         self._deleted.append((now_ms + self.config.file_delete_delay_ms, deleted))
         self._segments[first : first + len(old)] = [
             self._closed_segment(cleaned.base_offset, cleaned.size_bytes, old[-1].started_ms)
@@ -521,9 +521,9 @@ class SegmentedLog:
             self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, recent)
         # a log that is only partly truncated, or whose producer state is outdated, must not stay online
         except OSError as error:
-            raise self._go_offline("truncate", error, may_stay_online=False) from error
+            raise self._go_offline("cannot truncate", error, may_stay_online=False) from error
         except CorruptBatchError as error:
-            raise self._go_offline("truncate", OSError(errno.EIO, str(error), self.directory)) from error
+            raise self._go_offline("cannot truncate", OSError(errno.EIO, str(error), self.directory)) from error
 
     def sync_truncation(self) -> None:
         """Sync a truncation and rewrite the checkpoints, before new records are appended. Raises ApiError.
@@ -536,7 +536,7 @@ class SegmentedLog:
             try:
                 self.storage.sync(self.unsynced_truncation)
             except OSError as error:
-                raise self._go_offline("truncate", error) from error
+                raise self._go_offline("cannot truncate", error) from error
             self._finish_truncation()
 
     def _finish_truncation(self) -> None:
@@ -544,7 +544,7 @@ class SegmentedLog:
             try:
                 self.rewrite_checkpoints()
             except OSError as error:
-                raise self._go_offline_unchanged("write offset checkpoint", error) from error
+                raise self._go_offline_unchanged("cannot write the offset checkpoint", error) from error
         self.unsynced_truncation, self.checkpoint_ahead_of_log = None, False
 
     def complete_truncation_sync(self, truncations: int, error: OSError | None) -> None:
@@ -554,7 +554,7 @@ class SegmentedLog:
         is not retried. Raises ApiError.
         """
         if error is not None:
-            self._go_offline("truncate", error)
+            self._go_offline("cannot truncate", error)
         elif truncations == self.truncations:
             self._finish_truncation()
 
@@ -577,7 +577,7 @@ class SegmentedLog:
             self._recent_snapshots = RecentSnapshots()
             self.unsynced_truncation = segment.path(LOG_SUFFIX) if self.checkpoint_ahead_of_log else None
         except OSError as error:
-            raise self._go_offline("truncate", error, may_stay_online=False) from error
+            raise self._go_offline("cannot truncate", error, may_stay_online=False) from error
 
     def _set_end_offset(self, offset: int) -> None:
         """Set the log end offset after a truncation.
@@ -624,7 +624,7 @@ class SegmentedLog:
                 if self._log_end_offset > self._log_start_offset:
                     self.write_producer_snapshot()
             except OSError as error:
-                raise self._go_offline("close", error) from error
+                raise self._go_offline("cannot close", error) from error
             if is_changed or self._epochs_unflushed or self._log_end_offset > self.recovery_point:
                 self.flush(now_ms)
         self.release()

@@ -46,7 +46,7 @@ class ErrorCode(IntEnum):
     LEADER_NOT_AVAILABLE = 5, "The partition has no leader at the moment.", RETRIABLE
     NOT_LEADER_OR_FOLLOWER = (
         6,
-        "This broker is not the leader of the partition, or not a replica where any replica is allowed.",
+        "This broker is not the partition's leader, or is not a replica if any replica may handle the request.",
         RETRIABLE,
     )
     REQUEST_TIMED_OUT = 7, "The request took longer than its timeout.", RETRIABLE
@@ -127,7 +127,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_LEADER_EPOCH = 75, "The request's leader epoch is newer than the broker's.", RETRIABLE
     UNSUPPORTED_COMPRESSION_TYPE = 76, "This version of the request does not support the compression type."
     STALE_BROKER_EPOCH = 77, "The broker epoch is stale: the broker has registered again."
-    OFFSET_NOT_AVAILABLE = 78, "The new leader does not know yet which offset is committed.", RETRIABLE
+    OFFSET_NOT_AVAILABLE = 78, "The new leader does not know the high watermark yet.", RETRIABLE
     MEMBER_ID_REQUIRED = 79, "Join again with the member id in this response."
     PREFERRED_LEADER_NOT_AVAILABLE = 80, "The preferred leader is not available.", RETRIABLE
     GROUP_MAX_SIZE_REACHED = 81, "The group has reached its maximum size."
@@ -160,7 +160,7 @@ class ErrorCode(IntEnum):
     NEW_LEADER_ELECTED = 108, "The partition change elected a new leader."
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "The offset is in tiered storage only."
     FENCED_MEMBER_EPOCH = 110, "The member's epoch is fenced: it must abandon its partitions and rejoin."
-    UNRELEASED_INSTANCE_ID = 111, "A member that has not left the group yet uses the instance id."
+    UNRELEASED_INSTANCE_ID = 111, "The instance id is in use by a member that has not left the group."
     UNSUPPORTED_ASSIGNOR = 112, "The group does not support this assignor."
     STALE_MEMBER_EPOCH = 113, "The member epoch is out of date: retry with the epoch from the next heartbeat."
     MISMATCHED_ENDPOINT_TYPE = 114, "The request was sent to an endpoint of the wrong type."

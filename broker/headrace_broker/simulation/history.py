@@ -81,9 +81,7 @@ class History:
         """
         may_skip = partition[0] == COMPACTED or offset <= self._log_start(partition)
         if offset != position and not (offset > position and may_skip):
-            raise Violation(
-                f"{client} read {format_offset(partition, offset)}, but it should read offset {position} next"
-            )
+            raise Violation(f"{client} read {format_offset(partition, offset)}, but should have read offset {position}")
 
     def _may_be_removed(self, partition: TopicPartition, offset: int) -> bool:
         return partition[0] == COMPACTED or offset < self._log_start(partition)

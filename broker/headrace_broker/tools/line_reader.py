@@ -111,14 +111,14 @@ class LineReader:
                 remaining = after
                 headers = [] if before == self._null_marker else self._headers(before)
             elif not self._ignores_errors:
-                raise self._missing_error("headers delimiter", line)
+                raise self._missing_error("No headers delimiter found", line)
         key: bytes | None = None
         if self._parses_key:
             before, separator, after = remaining.partition(self._key_separator)
             if separator:
                 key, remaining = self._value(before), after
             elif not self._ignores_errors:
-                raise self._missing_error("key separator", line)
+                raise self._missing_error("No key separator found", line)
         return key, self._value(remaining), headers
 
     def _headers(self, text: bytes) -> Headers:
@@ -138,8 +138,8 @@ class LineReader:
             )
         return name.decode("utf-8", "replace"), self._value(value) if separator else None
 
-    def _missing_error(self, what: str, line: bytes) -> ToolError:
-        return ToolError(f"No {what} found on line number {self.line_number}: '{line.decode('utf-8', 'replace')}'")
+    def _missing_error(self, problem: str, line: bytes) -> ToolError:
+        return ToolError(f"{problem} on line number {self.line_number}: '{line.decode('utf-8', 'replace')}'")
 
 
 def _is_true(text: str) -> bool:

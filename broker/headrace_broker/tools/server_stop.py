@@ -104,7 +104,7 @@ def _signal(parser: Parser, name: str) -> signal.Signals:
     try:
         return signal.Signals(int(name)) if name.isdigit() else signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
     except (KeyError, ValueError):
-        parser.error(f"SIGNAL={name} is not a signal")
+        parser.error(f"SIGNAL={name}: unknown signal; set a name such as TERM, or a number such as 15")
 
 
 def _is_selected(options: argparse.Namespace, command: BrokerCommand, directory: str) -> bool:

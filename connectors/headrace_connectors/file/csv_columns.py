@@ -65,7 +65,7 @@ def with_nulls(column: Column, null: str) -> Convert:
         if text == null:
             if is_optional:
                 return None
-            raise ValueError("is null, but the column is declared as not null")
+            raise ValueError(f"the field {text!r:.100} is null, but the column is declared as not null")
         return text if convert is None else convert(text)
 
     return to_value
@@ -80,9 +80,9 @@ def _integer(type_: Type, bits: int) -> Callable[[int], tuple[Schema, Convert]]:
         except ValueError:
             value = None
         if value is None:
-            raise ValueError("is not an integer")
+            raise ValueError(f"the field {text!r:.100} is not an integer")
         if not low <= value <= high:
-            raise ValueError(f"is not between {low} and {high}")
+            raise ValueError(f"the field {text!r:.100} is not between {low} and {high}")
         return value
 
     return lambda scale: (Schema(type_), convert)
@@ -90,11 +90,11 @@ def _integer(type_: Type, bits: int) -> Callable[[int], tuple[Schema, Convert]]:
 
 def _to_float64(text: str) -> float:
     if "_" in text:
-        raise ValueError("is not a number")
+        raise ValueError(f"the field {text!r:.100} is not a number")
     try:
         return float(text)
     except ValueError:
-        raise ValueError("is not a number") from None
+        raise ValueError(f"the field {text!r:.100} is not a number") from None
 
 
 def _to_float32(text: str) -> float:
@@ -102,14 +102,14 @@ def _to_float32(text: str) -> float:
     try:
         rounded: float = binary.unpack("f", binary.pack("f", value))[0]
     except OverflowError:
-        raise ValueError("is too large for a float32") from None
+        raise ValueError(f"the field {text!r:.100} is too large for a float32") from None
     return rounded
 
 
 def _to_boolean(text: str) -> bool:
     lower = text.strip().lower()
     if lower not in ("true", "false"):
-        raise ValueError("is neither true nor false")
+        raise ValueError(f"the field {text!r:.100} is neither true nor false")
     return lower == "true"
 
 
@@ -123,9 +123,11 @@ def _decimal(scale: int) -> tuple[Schema, Convert]:
         except InvalidOperation:
             exact = None
         if exact is None:
-            raise ValueError(f"is not a decimal number with at most {28 - scale} digits before the point")
+            raise ValueError(
+                f"the field {text!r:.100} is not a decimal number with at most {28 - scale} digits before the point"
+            )
         if exact != value:
-            raise ValueError(f"has more than {scale} digits after the point")
+            raise ValueError(f"the field {text!r:.100} has more than {scale} digits after the point")
         return exact
 
     return decimal_schema(scale), convert
@@ -136,9 +138,9 @@ def _iso(parse: Callable[[str], Any], name: str, example: str) -> Convert:
         try:
             return parse(text.strip())
         except ValueError:
-            raise ValueError(f"is not a {name} like {example}") from None
+            raise ValueError(f"the field {text!r:.100} is not a {name} like {example}") from None
         except OverflowError:
-            raise ValueError("is not between the years 1 and 9999 in UTC") from None
+            raise ValueError(f"the field {text!r:.100} is not between the years 1 and 9999 in UTC") from None
 
     return convert
 

@@ -161,8 +161,8 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             self._close()
         except _FileChangedError:
             logger.warning(
-                "File %s changed while it was read; after it has not changed for settle.time.ms=%d, it is read again "
-                "from its beginning", self._path(reading), self.config.settle_ms,
+                "File %s changed while it was read; the task reads it again from the beginning when it has not changed "
+                "for settle.time.ms=%d", self._path(reading), self.config.settle_ms,
             )  # fmt: skip
             self._close()
         return None
@@ -417,7 +417,8 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
                 values["directory"].errors.append(f"Directory {directory} cannot be read: permission denied")
             elif needs_write and not os.access(directory, os.W_OK):
                 values["directory"].errors.append(
-                    f"Directory {directory} cannot be written, which finished.action={props['finished.action']} needs"
+                    f"Directory {directory} is not writable, but finished.action={props['finished.action']} requires "
+                    "write permission"
                 )
         needs_target = {
             "finished.directory": values["finished.action"].value == "move",

@@ -237,7 +237,9 @@ class CsvReader(_TextReader):
         if len(set(names)) < len(names) or "" in names:
             bad = next(number for number, name in enumerate(names, 1) if not name or name in names[: number - 1])
             what = "has no name" if not names[bad - 1] else f"has the same name {names[bad - 1]!r} as another column"
-            raise FileError(f"line 1: column {bad} of the header {what}; set csv.header=false if there is no header")
+            raise FileError(
+                f"line 1: column {bad} of the header {what}; set csv.header=false if the file has no header"
+            )
         self._names = names
         if columns:
             missing = [column.name for column in columns if column.name not in names]
@@ -344,8 +346,7 @@ class CsvReader(_TextReader):
             except ValueError as error:
                 column = self._columns[place].name
                 number = place + 1 if self._indexes is None else self._indexes[place] + 1
-                text = f"{values[place]!r:.100}"
-                raise BadRecordError(line, f"column {number} ({column}): the field {text} {error}") from error
+                raise BadRecordError(line, f"column {number} ({column}): {error}") from error
         return tuple(values)
 
 
@@ -406,7 +407,7 @@ def _parquet_error(error: Exception) -> FileError | TemporaryFileError:
 def _csv_text(error: str) -> str:
     """Return the message of a csv.Error, or another message if it contains advice for Python programmers."""
     if error.startswith("new-line character"):
-        return "a carriage return that is not quoted does not end the line"
+        return "a carriage return outside quotes is not at the end of the line"
     if error.startswith("unexpected end of data"):
         return "a quoted field has no end"
     return error

@@ -49,7 +49,7 @@ def errors_of_source(values: Mapping[str, Any]) -> Iterator[ConfigError]:
         yield ConfigError(
             "initial.load.chunks",
             values["initial.load.chunks"],
-            "needs tables, and mode=incrementing or timestamp+incrementing",
+            "works only without query and with mode=incrementing or timestamp+incrementing",
         )
     if sql and values.get("topic.prefix") == "":
         yield ConfigError("topic.prefix", None, "must be set for a query: it is the name of the topic")
@@ -61,7 +61,7 @@ def _exclusion_errors(values: Mapping[str, Any], selections: Sequence[str]) -> I
     if not excluded or "table.include.list" in selections:
         return
     if selections:
-        problem = f"cannot be set together with {selections[0]}: set it together with table.include.list"
+        problem = f"cannot be set together with {selections[0]}, only with table.include.list"
     elif "table.include.list" not in values:
         return
     else:

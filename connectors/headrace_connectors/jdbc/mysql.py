@@ -183,8 +183,8 @@ class MysqlDialect(Dialect):
         server_zone = system_zone if zone == "SYSTEM" else zone
         if len(local) < len(columns) and any(column.is_set_by_database for column in local):
             reason = (
-                f"column {names}: the server's time zone is {server_zone}; set db.timezone to this time zone, because "
-                "the other timestamp columns have a time zone"
+                f"column {names}: the server's time zone is {server_zone}, and only the other timestamp columns have a "
+                f"time zone; set db.timezone to {server_zone}"
             )
             raise ConfigError("db.timezone", self.config.db_timezone, reason)
         are_set_by_server = all(column.is_set_by_database for column in local)

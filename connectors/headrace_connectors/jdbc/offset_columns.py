@@ -66,7 +66,9 @@ def find_offset_columns(
     if config.uses_timestamp:
         names = config.timestamp_columns_of(table)
         if not names:
-            raise ConfigError("timestamp.columns.mapping", None, f"no regular expression of this key matches {source}")
+            raise ConfigError(
+                "timestamp.columns.mapping", None, f"the mapping has no regular expression that matches {source}"
+            )
         timestamps = tuple(_named(TIMESTAMP, source, columns, name) for name in names)
     if table:  # only a table's column types and NOT NULL constraints are known exactly
         if incrementing is not None:

@@ -93,7 +93,9 @@ class TableReader:
         try:
             return self._next_batch(connection)
         except FastReadError as error:
-            logger.info("Reading %s: the fast path failed, reading rows without it: %s", self.source.name, error)
+            logger.info(
+                "Reading %s: the faster way of reading rows failed, using the slower way: %s", self.source.name, error
+            )
             self._dialect.disable_fast_read(self.source.table)
             self.close_statement()
             return self.next_batch(connection)  # a dialect has at most two fast paths

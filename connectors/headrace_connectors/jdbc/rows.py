@@ -150,9 +150,11 @@ def _with_type_check(column: JdbcColumn) -> JdbcColumn:
     if column.convert is not None or expected is None:
         return column
 
+    type_name = expected.__name__
+
     def check_type(value: Any) -> Any:
         if type(value) is not expected:
-            raise ValueError(f"the value is {value!r:.60}")
+            raise ValueError(f"the value is {value!r:.60}, not of type {type_name}")
         return value
 
     return replace(column, convert=check_type)

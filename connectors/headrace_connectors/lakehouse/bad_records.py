@@ -68,7 +68,10 @@ class BadRecordError(DataError):
                 (record.position.topic, record.position.partition), record.position.offset
             )
         more = f" (and {len(bad) - 1} more bad records in this batch)" if len(bad) > 1 else ""
-        super().__init__(f"{first}{more}; all records before it are loaded. {_ADVICE[first.columns_mismatch]}")
+        super().__init__(
+            f"{first}{more}; the records before each partition's first bad record are loaded. "
+            f"{_ADVICE[first.columns_mismatch]}"
+        )
 
 
 _SKIP = (

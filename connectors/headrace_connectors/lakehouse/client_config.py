@@ -103,7 +103,7 @@ def librdkafka_config(properties: Mapping[str, str]) -> tuple[dict[str, str], li
         elif key in ("ssl.truststore.location", "ssl.keystore.location"):
             warnings.append(_store(key, value, properties, config))
         elif key not in _NOT_APPLICABLE and not key.endswith((".type", ".password")):
-            warnings.append(f"Configuration {key} is ignored, Spark's Kafka source does not support it")
+            warnings.append(f"Configuration {key} is ignored, because Spark's Kafka source does not support it")
     return config, [warning for warning in warnings if warning]
 
 
@@ -112,7 +112,7 @@ def _jaas(value: str, warnings: list[str]) -> dict[str, str]:
     if any(module in value for module in _JAAS_MODULES) and {"username", "password"} <= options.keys():
         return {"sasl.username": options["username"], "sasl.password": options["password"]}
     warnings.append(
-        "Configuration sasl.jaas.config is ignored, Spark's Kafka source supports only a PlainLoginModule or"
+        "Configuration sasl.jaas.config is ignored, because Spark's Kafka source supports only a PlainLoginModule or"
         " ScramLoginModule with username and password"
     )
     return {}
@@ -130,6 +130,6 @@ def _store(key: str, value: str, properties: Mapping[str, str], config: dict[str
         config["ssl.certificate.location"] = config["ssl.key.location"] = value
         return ""
     return (
-        f"Configuration {key} is ignored, Spark's Kafka source cannot read {kind} stores; use PEM files instead"
+        f"Configuration {key} is ignored, because Spark's Kafka source cannot read {kind} stores; use PEM files instead"
         " (ssl.truststore.type=PEM)"
     )

@@ -54,7 +54,7 @@ class _Parser:
         while self._accept(","):
             columns.append(self._column())
         if end is None and self._next < len(self._tokens):
-            raise self._error("a comma between columns")
+            raise self._error("expected a comma between columns")
         return tuple(columns)
 
     def _column(self) -> TableColumn:
@@ -64,7 +64,7 @@ class _Parser:
         optional = True
         if self._accept_word("not"):
             if not self._accept_word("null"):
-                raise self._error("NULL after NOT")
+                raise self._error("expected NULL after NOT")
             optional = False
         if self._accept_word("comment"):
             self._next += 1
@@ -94,7 +94,9 @@ class _Parser:
             self._expect(">")
             return ColumnType("struct", fields=fields)
         self._next -= 1
-        raise self._error(f"a type (one of {', '.join(sorted(_KINDS))}, decimal(p,s), array<>, map<>, struct<>)")
+        raise self._error(
+            f"expected a type (one of {', '.join(sorted(_KINDS))}, decimal(p,s), array<>, map<>, struct<>)"
+        )
 
     def _decimal(self) -> ColumnType:
         precision, scale = 10, 0
@@ -112,12 +114,12 @@ class _Parser:
         token = self._name()
         if not token.isdigit():
             self._next -= 1
-            raise self._error("a number")
+            raise self._error("expected a number")
         return int(token)
 
     def _name(self) -> str:
         if self._next >= len(self._tokens) or self._tokens[self._next][0] not in ("word", "quoted"):
-            raise self._error("a name")
+            raise self._error("expected a name")
         kind, token, _ = self._tokens[self._next]
         self._next += 1
         return token[1:-1].replace("``", "`") if kind == "quoted" else token
@@ -134,12 +136,12 @@ class _Parser:
 
     def _expect(self, mark: str) -> None:
         if not self._accept(mark):
-            raise self._error(repr(mark))
+            raise self._error(f"expected {mark!r}")
 
-    def _error(self, expected: str) -> SchemaError:
+    def _error(self, problem: str) -> SchemaError:
         at_end = self._next >= len(self._tokens)
         position = len(self._text) if at_end else self._tokens[self._next][2]
-        return SchemaError(f"expected {expected} at {self._text[position : position + 20]!r} (position {position})")
+        return SchemaError(f"{problem} at {self._text[position : position + 20]!r} (position {position})")
 
     @staticmethod
     def _tokenize(text: str) -> list[tuple[str, str, int]]:

@@ -165,8 +165,8 @@ class BatchLoader:
             reasons = [schema.reason for schema in rejected if schema.columns_mismatch]
             if reasons and self._layout_of(topic) is None and not table.is_ours and table.writer.columns() is not None:
                 raise TableSchemaError(
-                    f"topic {topic}: {reasons[0]}; this connector has not loaded records into table {table.name} yet;"
-                    " set another table name (lakehouse.table.name.format), or change the table's columns"
+                    f"topic {topic}: {reasons[0]}; table {table.name} was not created by this connector: set another"
+                    " table name (lakehouse.table.name.format), or change the table's columns"
                 )
 
     def _groups(self, topics: Iterable[str]) -> list[TopicGroup]:

@@ -20,8 +20,8 @@ _PROVIDER_PREFIX = "s3.credentials.provider."
 def _check_provider(name: str) -> None:
     if name.rsplit(".", 1)[-1] not in (_ASSUME_ROLE, *_DEFAULT_PROVIDERS):
         raise ValueError(
-            f"a Java class cannot be loaded; use {_DEFAULT_PROVIDERS[0]} (boto3's chain: environment, files, "
-            f"roles), {_ASSUME_ROLE}, or aws.access.key.id and aws.secret.access.key"
+            f"a Java class cannot be loaded; use {_DEFAULT_PROVIDERS[0]} (boto3's credential chain: environment, "
+            f"files, roles), {_ASSUME_ROLE}, or aws.access.key.id and aws.secret.access.key"
         )
 
 
@@ -130,7 +130,9 @@ class S3ConnectionConfig(ConfigWithIgnoredKeys):
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
         """Yield errors in combinations of keys."""
         if (values.get("aws.access.key.id") is None) != (values.get("aws.secret.access.key") is None):
-            missing = "aws.secret.access.key" if values.get("aws.access.key.id") else "aws.access.key.id"
-            yield ConfigError(missing, None, "must be set: access key and secret belong together")
+            present, missing = "aws.access.key.id", "aws.secret.access.key"
+            if not values.get(present):
+                present, missing = missing, present
+            yield ConfigError(missing, None, f"must be set, because {present} is set")
         if values.get("s3.wan.mode") and values.get("store.url"):
             yield ConfigError("s3.wan.mode", "true", "cannot be used with store.url")

@@ -57,7 +57,7 @@ class S3SourceConfig(S3ConnectionConfig):
         "path.format": _ANY_LAYOUT,
         "locale": _ANY_LAYOUT,
         "timezone": _ANY_LAYOUT,
-        "filename.regex": "topics.dir, directory.delim and file.delim define the names",
+        "filename.regex": "topics.dir, directory.delim and file.delim define the object names",
         "task.batch.size": "each task reads its share of all objects, one after another",
         "schema.cache.size": "the connector caches no schemas",
         "confluent.license": _LICENSE,

@@ -185,7 +185,7 @@ def config_def(model: type[Config]) -> ConfigDef:
     for name, field in model.model_fields.items():
         extra = field.json_schema_extra
         if not isinstance(extra, dict) or _EXTRA not in extra:
-            raise TypeError(f"{model.__name__}.{name} is not declared with key(...): declare every field with it")
+            raise TypeError(f"{model.__name__}.{name} is not declared with key(...), which every field needs")
         definition = typing.cast("ConfigKey", extra[_EXTRA])
         keys.append(_completed(definition, field.annotation, bool(extra["typed"]), orders))
     return ConfigDef(keys)

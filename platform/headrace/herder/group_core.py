@@ -229,7 +229,7 @@ class GroupCore:
         if revoked:
             effects.append(Run(before - new.revoked))
         elif new.revoked:
-            effects.append(Rejoin("the worker does not hold what the leader revoked"))
+            effects.append(Rejoin("this worker does not run the connectors and tasks that the leader revoked"))
         if self._stopping:  # an earlier report may wait for a connector or task that this worker runs again
             effects.append(ReportStop(self._stopping))
         effects += self._rejoin_if_changed()
@@ -238,7 +238,9 @@ class GroupCore:
 
     def _on_failed_assignment(self, new: GroupAssignment) -> list[GroupEffect]:
         what = (
-            "the leader's state of the config topic is behind" if new.error == CONFIG_MISMATCH else f"error {new.error}"
+            "the leader has read less of the config topic than another worker"
+            if new.error == CONFIG_MISMATCH
+            else f"error {new.error}"
         )
         log.info("Group assignment failed (%s); reading the config topic, then rejoining", what)
         return [ReadConfigs(), Rejoin("the assignment failed")]

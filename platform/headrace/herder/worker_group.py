@@ -227,8 +227,8 @@ class WorkerGroup:
         retries = "the worker stops its connectors and tasks, and tries to join again"
         if error.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             return (
-                f"group.id={self._group_id}: members of another kind, for example consumers, use this group, or "
-                f"workers whose connect.protocol has no version in common with this worker's; {retries}. Set another "
+                f"group.id={self._group_id}: the group has members of another kind, for example consumers, or workers "
+                f"whose connect.protocol has no version in common with this worker's; {retries}. Set another "
                 "group.id, or the same connect.protocol in all workers"
             )
         return f"Group {self._group_id}: the membership ended with an error; {retries}: {error}"

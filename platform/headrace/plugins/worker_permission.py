@@ -27,7 +27,7 @@ def refusal(plugin: Any, worker: Mapping[str, str]) -> str | None:
         return None
     state = f"is {text}" if text is not None else f"is not set, and false by default in a {mode} worker"
     return (
-        f"{plugin.__name__} runs code from the connector's configuration, which this worker does not permit: its key "
-        f"{name} {state}. Set {name}=true in the file of every worker, if everybody who may create connectors may run "
-        "code on the workers"
+        f"{plugin.__name__} runs code from the connector's configuration, which this worker does not permit: the "
+        f"worker's key {name} {state}. Set {name}=true in the file of every worker, if everybody who may create "
+        "connectors may run code on the workers"
     )

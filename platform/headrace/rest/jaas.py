@@ -96,7 +96,7 @@ class _Parser:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                raise self._error("a word, a quoted text or one of { } ; =", position)
+                raise self._error("expected a word, a quoted text or one of { } ; =", position)
             if match.lastgroup is not None:
                 self._tokens.append((match.lastgroup, match.group(), position))
             position = match.end()
@@ -108,14 +108,14 @@ class _Parser:
     def word(self, expected: str) -> str:
         kind, token, position = self._peek(expected)
         if kind == "symbol":
-            raise self._error(expected, position)
+            raise self._error(f"expected {expected}", position)
         self._next += 1
         return token if kind == "word" else self._unquote(token)
 
     def symbol(self, symbol: str) -> None:
         _, _, position = self._peek(symbol)
         if not self.skip(symbol):
-            raise self._error(symbol, position)
+            raise self._error(f"expected {symbol}", position)
 
     def skip(self, symbol: str) -> bool:
         found = self._peek(symbol)[:2] == ("symbol", symbol)
@@ -128,7 +128,7 @@ class _Parser:
         position = self._peek(expected)[2]
         flag = self.word(expected)
         if flag.lower() not in _FLAGS:
-            raise self._error(expected, position)
+            raise self._error(f"expected {expected}", position)
         options = {}
         while not self.skip(";"):
             name = self.word("an option or ;")
@@ -138,7 +138,7 @@ class _Parser:
 
     def _peek(self, expected: str) -> tuple[str, str, int]:
         if not self.has_more:
-            raise self._error(expected, len(self._text))
+            raise self._error(f"expected {expected}", len(self._text))
         return self._tokens[self._next]
 
     def _unquote(self, token: str) -> str:
@@ -155,7 +155,7 @@ class _Parser:
 
         return _VARIABLE.sub(replace, value)
 
-    def _error(self, expected: str, position: int) -> ValueError:
+    def _error(self, problem: str, position: int) -> ValueError:
         line = self._text.count("\n", 0, position) + 1
         found = self._text[position : position + 20].split("\n")[0] or "the end of the file"
-        return ValueError(f"{self._path}, line {line}: expected {expected}, found {found!r}")
+        return ValueError(f"{self._path}, line {line}: {problem}, found {found!r}")

@@ -70,10 +70,10 @@ class _Reader:
 
     def read_map(self) -> dict[bytes | None, bytes | None]:
         if self._take(4) != _STREAM_HEADER:
-            raise JavaStreamError("it is not a Java object stream (it does not start with ac ed 00 05)")
+            raise JavaStreamError("the file is not a Java object stream (it does not start with ac ed 00 05)")
         self._expect(_OBJECT, "an object")
         if (name := self._read_class()) != "java.util.HashMap":
-            raise JavaStreamError(f"it contains a {name}, but a java.util.HashMap is expected")
+            raise JavaStreamError(f"the file contains a {name}, but a java.util.HashMap is expected")
         self._handles.append("the map")
         self._take(8)  # skip load factor and threshold
         self._expect(_BLOCK, "the map's size")
@@ -99,7 +99,7 @@ class _Reader:
         if tag != _ARRAY:
             raise JavaStreamError(f"expected a byte array at byte {self._position - 1}, found tag {tag:#x}")
         if (name := self._read_class()) != "[B":
-            raise JavaStreamError(f"it contains an array of class {name}, but byte[] is expected")
+            raise JavaStreamError(f"the file contains an array of class {name}, but byte[] is expected")
         (length,) = self._unpack(">i", 4)
         handle = len(self._handles)
         self._handles.append(None)
@@ -144,7 +144,7 @@ class _Reader:
     def _take(self, length: int) -> bytes:
         end = self._position + length
         if length < 0 or end > len(self._stream):
-            raise JavaStreamError(f"it is truncated at byte {len(self._stream)}")
+            raise JavaStreamError(f"the file is truncated at byte {len(self._stream)}")
         taken = self._stream[self._position : end]
         self._position = end
         return taken

@@ -223,7 +223,7 @@ class TopicLogs:
             )
         elif was_deleted:
             del self.errors[topic]
-            log.info("Internal topics: topic %s was not deleted, because the brokers report the topic again", topic)
+            log.info("Internal topics: topic %s still exists: the brokers report it again", topic)
 
     def _set_error(self, topic: str, error: str) -> None:
         self.errors[topic] = error

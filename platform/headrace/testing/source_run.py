@@ -230,7 +230,7 @@ class _SourceTaskRun:
             case Fail(error):
                 raise error
             case Wait(until_ms):
-                assert until_ms is not None, "nothing can end this wait"
+                assert until_ms is not None, "the task waits without a deadline, and no event can end the wait"
                 self._clock.wait(until_ms / 1000 - self._clock.now_s)
             case ReportState() | core.ReportTopic() | core.Skip() | core.Stop():
                 return

@@ -135,7 +135,7 @@ BAD_RECORDS = [
     ("csv", "a,b\n1,2\n3\n5,6\n", "line 3: the record has 1 fields, but there are 2 columns", {}),
     ("csv", 'a,b\n1,2\n3,"x"y\n5,6\n', "line 3: column 2: invalid CSV record: ',' expected after '\"'", {}),
     ("csv", 'a,b\n1,2\n3,"x\n5,6\n', "line 3: column 2: invalid CSV record: a quoted field has no end", {}),
-    ("csv", "a,b\n1,2\n3,x\ry\n5,6\n", "line 3: invalid CSV record: a carriage return that is not quoted", {}),
+    ("csv", "a,b\n1,2\n3,x\ry\n5,6\n", "line 3: invalid CSV record: a carriage return outside quotes", {}),
     ("csv", "a,b\n1,2\nx,4\n5,6\n", "line 3: column 1 (a): the field 'x' is not an integer", {"csv.columns": "a:int8"}),
     (
         "csv",

@@ -126,5 +126,5 @@ def test_empty_table_is_read_without_an_initial_load(database: sqlite3.Connectio
 def test_configuration_of_an_initial_load_with_a_query_or_with_bulk_mode_is_rejected(
     props: dict[str, str], more: dict[str, str]
 ) -> None:
-    with pytest.raises(ConfigErrors, match="needs tables, and mode=incrementing"):
+    with pytest.raises(ConfigErrors, match="works only without query and with mode=incrementing"):
         JdbcSourceConfig.parse({**props, **more})

@@ -467,7 +467,8 @@ def test_row_with_a_value_of_the_wrong_type_is_skipped_if_unmappable_values_is_s
     columns = [KEYED[0], JdbcColumn("size", INT64_SCHEMA, declared="INTEGER")]
     converter = RowConverter("shoes", columns, is_checked=True, unmappable_values="skip")
     assert converter.convert([(1, 2), (2, "big"), (3, 4)]) == [(1, 2), (3, 4)]
-    assert "shoes, column size, row id=2: the column's type is INTEGER, but the value is 'big'; skipping" in caplog.text
+    problem = "shoes, column size, row id=2: the column's type is INTEGER, but the value is 'big', not of type int"
+    assert f"{problem}; skipping" in caplog.text
 
 
 def test_configured_connection_user_takes_precedence_over_the_user_in_the_url_for_every_dialect() -> None:

@@ -362,8 +362,8 @@ def test_errors_tolerance_determines_whether_bad_records_fail_the_task_or_are_re
     error = BadRecordHandler(Reporter(tolerates_errors=False)).handle(records)
     assert error is not None
     assert str(error).startswith(
-        "topic t, partition 0, offset 2: early (and 2 more bad records in this batch); all records before it are"
-        " loaded. To continue, set errors.tolerance=all to skip such records, "
+        "topic t, partition 0, offset 2: early (and 2 more bad records in this batch); the records before each"
+        " partition's first bad record are loaded. To continue, set errors.tolerance=all to skip such records, "
     )
     assert error.first_bad_offsets == {("t", 0): 2, ("u", 1): 4}
     reporter = Reporter(tolerates_errors=True)

@@ -54,7 +54,7 @@ def clean(storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> 
     except ValueError as error:  # the transaction index has an unknown version
         yield CleaningFailed(f"{cleaning.path}: {error}", is_lasting=True)
     except OverflowError:
-        reason = f"{cleaning.path}: the cleaned segment would be larger than 2 GiB, reduce segment.bytes"
+        reason = f"{cleaning.path}: the cleaned segment would be larger than 2 GiB; reduce segment.bytes"
         yield CleaningFailed(reason, is_lasting=True)
     except OSError as error:
         yield CleaningFailed(f"{error.filename or cleaning.path}: {error.strerror or error}", is_lasting=False)

@@ -51,7 +51,8 @@ def _mismatch_message(context: RequestContext) -> str:
         listener = context.config.inter_broker_listener
         endpoints = [broker.endpoint(listener) for broker in context.image.live_brokers()]
         addresses = ", ".join(f"{item.host}:{item.port}" for item in endpoints if item is not None)
-        return f"this is a controller listener; the brokers listen on {addresses or '... no address: none is live'}"
+        hint = f"the brokers listen on {addresses}" if addresses else "no broker is live"
+        return f"this is a controller listener; {hint}"
     addresses = ", ".join(f"{host}:{port}" for _, (host, port) in sorted(context.config.voters.items()))
     return f"this is a broker listener; the controllers listen on {addresses}"
 

@@ -123,15 +123,15 @@ class MetadataLog:
         path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
         log = self._storage.read(path) if self._storage.exists(path) else None
         if log is None:
-            fault = "is missing, but its index files exist"
+            problem = "is missing, but its index files exist"
         elif found := find_corruption(log):
-            fault = f"is corrupt at byte {found[0]}, and has valid metadata from byte {found[1]} on"
+            problem = f"is corrupt at byte {found[0]}, and has valid metadata from byte {found[1]} on"
         elif end and self._log_directory.was_closed_cleanly and end_of_valid_batches(log, base)[1] < end:
             # Checked only after a clean shutdown: a crash may lose the unsynced end of a segment.
-            fault = f"ends before offset {end}, where the next segment begins"
+            problem = f"ends before offset {end}, where the next segment begins"
         else:
             return
-        raise StartError(f"{path} {fault}: " + _RESTORE_HINT.format(self._directory))
+        raise StartError(f"{path} {problem}: {_RESTORE_HINT.format(self._directory)}")
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class MetadataLog:
         if base_offset > 0:
             raise StartError(
                 f"{self._directory} begins at offset {base_offset} and has no valid snapshot of the records before "
-                "this offset: " + _RESTORE_HINT.format(self._directory)
+                f"this offset: {_RESTORE_HINT.format(self._directory)}"
             )
         return None, []
 

@@ -48,7 +48,11 @@ _TIMES: tuple[tuple[str, str, Callable[[RequestMetrics], Latencies]], ...] = (
     ("requestqueuetimems", "Time before the request is handled", lambda item: item.request_queue_time),
     ("localtimems", "Time in the handler", lambda item: item.local_time),
     ("remotetimems", "Time waiting for followers, for new records or for other nodes", lambda item: item.remote_time),
-    ("responsequeuetimems", "Time behind responses to earlier requests", lambda item: item.response_queue_time),
+    (
+        "responsequeuetimems",
+        "Time waiting for the responses to earlier requests",
+        lambda item: item.response_queue_time,
+    ),
     ("responsesendtimems", "Time to write the response to the socket", lambda item: item.response_send_time),
 )
 

@@ -89,14 +89,20 @@ class RunBuilder:
         """Raise DataError if the configuration does not allow records like those in `batch`."""
         is_tombstone = starts_with_tombstone(batch)
         if is_tombstone and not self._config.delete_enabled:
-            raise self._rejected(batch, "a non-null Struct value and non-null Struct schema", "value")
+            raise self._rejected(
+                batch, "requires records with a non-null Struct value and non-null Struct schema", "value"
+            )
         schema = batch.value_schema
         if not is_tombstone and (schema is None or schema.type not in (Type.STRUCT, Type.STRING)):
-            raise self._rejected(batch, "a non-null Struct value and non-null Struct schema", "value")
+            raise self._rejected(
+                batch, "requires records with a non-null Struct value and non-null Struct schema", "value"
+            )
         if self._mode == "record_key" and (batch.keys is None or batch.keys[0] is None or batch.key_schema is None):
-            raise self._rejected(batch, "a non-null key and non-null Struct or primitive key schema", "key")
+            raise self._rejected(
+                batch, "requires records with a non-null key and non-null Struct or primitive key schema", "key"
+            )
 
-    def _rejected(self, batch: SinkBatch, required: str, side: str) -> DataError:
+    def _rejected(self, batch: SinkBatch, requirement: str, side: str) -> DataError:
         schema = batch.value_schema if side == "value" else batch.key_schema
         items = batch.values if side == "value" else batch.keys
         found = _class_name(items[0] if items else None, schema)
@@ -107,7 +113,7 @@ class RunBuilder:
             hint = "; JSON needs the schema in each record: set value.converter.schemas.enable=true"
         return DataError(
             f"Sink connector '{self._name}' is configured with 'delete.enabled={deletes}'"
-            f" and 'pk.mode={self._mode}' and therefore requires records with {required}, but found record at "
+            f" and 'pk.mode={self._mode}' and therefore {requirement}, but found record at "
             f"(topic='{batch.original_topic}',partition={batch.original_partition},offset={batch.original_offsets[0]},"
             f"timestamp={timestamp}) with a {found} {side} and {_schema_name(schema)} {side} schema{hint}."
         )

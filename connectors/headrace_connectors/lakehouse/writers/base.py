@@ -91,14 +91,13 @@ class TableWriter(ABC):
             check_columns(self.directory, existing, columns)
 
 
-def unusable_directory_error(directory: Path, problem: str) -> TableUnusableError:
+def unusable_directory_error(problem: str) -> TableUnusableError:
     """Return the error for a table's directory that contains files that do not belong to the table.
 
-    `problem` follows the directory in the message.
+    The message is `problem`, which names the directory, and advice.
     """
     return TableUnusableError(
-        f"{directory} {problem}; set another table name (lakehouse.table.name.format) or lakehouse.path, or move these"
-        " files away"
+        f"{problem}; set another table name (lakehouse.table.name.format) or lakehouse.path, or move these files away"
     )
 
 

@@ -56,7 +56,7 @@ class DeltaWriter(TableWriter):
             self._table = None
             if (self.directory / "_headrace" / "commits").is_dir():
                 raise unusable_directory_error(
-                    self.directory, "is a Parquet table of this connector, but lakehouse.format=delta"
+                    f"{self.directory} is a Parquet table of this connector, but lakehouse.format=delta"
                 ) from None
             return KafkaSourceOffset()
         committed = self._from_history(_RECENT_COMMITS) or self._from_history(None) or KafkaSourceOffset()

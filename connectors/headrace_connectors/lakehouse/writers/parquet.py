@@ -66,11 +66,11 @@ class ParquetWriter(TableWriter):
         """Raise TableUnusableError if the directory has other files, which readers would read as rows of the table."""
         names = sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
         if "_delta_log" in names:
-            raise unusable_directory_error(self.directory, "is a Delta table, but lakehouse.format=parquet")
+            raise unusable_directory_error(f"{self.directory} is a Delta table, but lakehouse.format=parquet")
         found = [name for name in names if not name.startswith(("_", "."))]
         if found:
             raise unusable_directory_error(
-                self.directory, f"contains files that this connector did not write ({found[0]})"
+                f"{self.directory} contains files that this connector did not write ({found[0]})"
             )
 
     def columns(self) -> pa.Schema | None:

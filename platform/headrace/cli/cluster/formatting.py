@@ -51,7 +51,7 @@ def _recovery_hint(layout: ClusterLayout, node_id: int) -> str:
     command = f"headrace cluster start-node {node_id} --format --dir {directory}"
     if layout.nodes == 2:  # a single remaining node never serves, so there is no supervisor to send a command to
         command = f"kafka-storage format -t {layout.cluster_id} -c {shlex.quote(str(layout.node_file(node_id)))}"
-    return f"Restore it, or start the node with an empty directory to fetch all data from the others: {command}"
+    return f"Restore it, or start the node with an empty directory to fetch all data from the other nodes: {command}"
 
 
 def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) -> None:
