@@ -218,7 +218,10 @@ class GroupAdmin:
         return await self.cluster.retry(attempt, self._timeout_ms, action)
 
     async def _request_node(self, node_id: int | None, message: Request[ResponseT], action: str) -> ResponseT:
-        """Send a request to the broker `node_id`, or to any broker if `node_id` is None."""
+        """Send a request to the broker `node_id`, or to any broker if `node_id` is None.
+
+        `action` names the operation in error texts.
+        """
 
         async def attempt() -> ResponseT:
             if node_id is None:

@@ -357,7 +357,11 @@ class Cluster:
             listener(self.view)
 
     async def _bootstrap(self, message: Request[Response], before: NoBrokerError) -> MetadataResponse:
-        """Send the request to the bootstrap servers in random order, until one responds."""
+        """Send the request to the bootstrap servers in random order, until one responds.
+
+        Raises NoBrokerError if no server responds. The text of this error includes `before`, the earlier error of the
+        known brokers, if there are any.
+        """
         failures = [] if not self.view.nodes else [str(before)]
         servers = list(self.config.bootstrap_servers)
         random.shuffle(servers)
@@ -377,7 +381,10 @@ class Cluster:
         raise NoBrokerError("; ".join(failures))
 
     def _adopt(self, connection: BrokerConnection, response: MetadataResponse, host: str, port: int) -> None:
-        """Keep a bootstrap connection if a broker advertises the same address, otherwise close the connection."""
+        """Keep the bootstrap connection to `host` and `port`, or close it.
+
+        The connection is kept if a broker in `response` advertises this address and is not connected yet.
+        """
         for broker in response.brokers:
             if (broker.host, broker.port) == (host, port) and (broker.node_id, "") not in self._connections:
                 connection.broker = f"broker {broker.node_id} ({host}:{port})"
@@ -465,7 +472,7 @@ class Cluster:
     # -- coordinators ------------------------------------------------------------------------------------------------
 
     async def coordinator(self, key: str, key_type: int = GROUP) -> int:
-        """Return the id of a group's coordinator.
+        """Return the id of the broker that coordinates `key`, which is a group id by default.
 
         Raises BrokerError, which is retriable if no coordinator is available.
         """
@@ -489,7 +496,7 @@ class Cluster:
         return int(found.node_id)
 
     def forget_coordinator(self, key: str, key_type: int = GROUP) -> None:
-        """Forget the coordinator, so that the next request looks it up again."""
+        """Forget the coordinator of `key`, so that the next request looks it up again."""
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:
