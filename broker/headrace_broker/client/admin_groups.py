@@ -83,7 +83,10 @@ class GroupAdmin:
         self._timeout_ms = timeout_ms
 
     async def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-        """Return all groups of all brokers, sorted by id. Raises BrokerError, TimedOutError."""
+        """Return the groups of all brokers, sorted by id. Raises BrokerError, TimedOutError.
+
+        `states` and `types` are the filters of the ListGroups requests. An empty filter matches every group.
+        """
 
         async def attempt() -> dict[str, GroupListing]:
             found: dict[str, GroupListing] = {}

@@ -118,12 +118,12 @@ class Cluster:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def ready_connection(self, node_id: int, purpose: str = "") -> BrokerConnection | None:
-        """Return the open connection to a broker, or None if no connection is open."""
+        """Return the broker's open connection for this purpose, or None if no such connection is open."""
         connection = self._connections.get((node_id, purpose))
         return connection if connection is not None and connection.is_open else None
 
     async def connection(self, node_id: int, purpose: str = "") -> BrokerConnection:
-        """Return the connection to a broker; open it if necessary. Raises ConnectionLostError."""
+        """Return the broker's connection for this purpose; open it if necessary. Raises ConnectionLostError."""
         ready = self.ready_connection(node_id, purpose)
         if ready is not None:
             return ready
@@ -135,7 +135,9 @@ class Cluster:
             self._connections.pop(key).close()
 
     def connect_in_background(self, node_id: int, purpose: str, on_done: Callable[[], None]) -> None:
-        """Open a connection in the background. `on_done` is called when the connection is open or has failed.
+        """Open the broker's connection for this purpose in the background.
+
+        `on_done` is called when the connection is open or has failed.
 
         The caller then calls `ready_connection`, which returns None if the connection has failed.
         """

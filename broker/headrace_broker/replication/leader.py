@@ -190,7 +190,10 @@ class LeaderReplicas:
         return high_watermark
 
     def low_watermark(self, log_start_offset: int, is_alive: Callable[[int], bool]) -> int:
-        """Return the smallest log start offset of the live replicas. DeleteRecords waits for this low watermark."""
+        """Return the smallest log start offset of the live replicas. DeleteRecords waits for this low watermark.
+
+        `log_start_offset` is the log start offset of the leader.
+        """
         starts = [item.log_start_offset for replica, item in self.followers.items() if is_alive(replica)]
         return min([log_start_offset, *starts])
 

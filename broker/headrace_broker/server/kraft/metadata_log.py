@@ -106,7 +106,7 @@ class MetadataLog:
         self._syncing_rolled_to = self._syncing_truncations = 0
 
     def _segment_bases(self, suffixes: str | tuple[str, ...] = LOG_SUFFIX) -> list[int]:
-        """Return the base offsets of the segments on disk, in order."""
+        """Return the base offsets of the segments that have a file with one of these suffixes, in order."""
         names = self._storage.listdir(self._directory) if self._storage.exists(self._directory) else []
         return sorted({offset_of(name) for name in names if name.endswith(suffixes)})
 

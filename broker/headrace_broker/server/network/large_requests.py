@@ -50,7 +50,7 @@ def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
 
 
 def _group_duplicates(request: Any, field: str) -> Any:
-    """Return a copy of the request in which items with equal names form a list, which counts as one item.
+    """Return a copy of the request in which equal-named items of `field` form a list, which counts as one item.
 
     A list has at most two items, because two are enough for the handler to reject the name.
     """
