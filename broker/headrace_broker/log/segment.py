@@ -265,10 +265,8 @@ class LogSegment:
     def mark_deleted(self, *, with_snapshot: bool = True) -> list[str]:
         """Rename the segment's files to `.deleted` names and return the new paths.
 
-        If `with_snapshot` is set, this includes the producer snapshot at the segment's base offset.
-
-        The `.log` file is renamed last: a crash between two renames may leave records without indexes, but never
-        indexes without records.
+        If `with_snapshot` is set, the producer snapshot at the segment's base offset is renamed too. The `.log` file is
+        renamed last: a crash between two renames may leave records without indexes, but never indexes without records.
         """
         self.release()
         deleted = []

@@ -172,8 +172,8 @@ class LeaderReplicas:
     def compute_high_watermark(self, log_end_offset: int, now_ms: int, is_eligible: IsEligible) -> int | None:
         """Return the offset to which the high watermark can advance.
 
-        `is_eligible` returns whether a follower's broker may join the ISR. Return None if the ISR is smaller than
-        min.insync.replicas.
+        Return None if the ISR is smaller than min.insync.replicas. `is_eligible` returns whether a follower's broker
+        may join the ISR.
         """
         if self.is_under_min_isr:
             return None
