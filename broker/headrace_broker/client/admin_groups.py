@@ -83,7 +83,10 @@ class GroupAdmin:
         self._timeout_ms = timeout_ms
 
     async def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-        """Return all groups of all brokers, sorted by id. Raises BrokerError, TimedOutError."""
+        """Return the groups of all brokers, sorted by id. Raises BrokerError, TimedOutError.
+
+        `states` and `types` are the filters of the ListGroups requests. An empty filter matches every group.
+        """
 
         async def attempt() -> dict[str, GroupListing]:
             found: dict[str, GroupListing] = {}
@@ -218,7 +221,10 @@ class GroupAdmin:
         return await self.cluster.retry(attempt, self._timeout_ms, action)
 
     async def _request_node(self, node_id: int | None, message: Request[ResponseT], action: str) -> ResponseT:
-        """Send a request to the broker `node_id`, or to any broker if `node_id` is None."""
+        """Send a request to the broker `node_id`, or to any broker if `node_id` is None.
+
+        `action` names the operation in error texts.
+        """
 
         async def attempt() -> ResponseT:
             if node_id is None:

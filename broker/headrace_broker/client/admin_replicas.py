@@ -69,7 +69,8 @@ class ReplicaAdmin:
     async def _request_controller(self, message: Any, subject: str, action: str) -> Any:
         """Send a request to the controller and return the response; retry after a retriable top-level error.
 
-        Raises BrokerError for any other top-level error.
+        Raises BrokerError for any other top-level error. `subject` names the object of the request and `action` names
+        the operation in error texts.
         """
 
         async def attempt() -> Any:

@@ -118,12 +118,12 @@ class Cluster:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def ready_connection(self, node_id: int, purpose: str = "") -> BrokerConnection | None:
-        """Return the open connection to a broker, or None if no connection is open."""
+        """Return the broker's open connection for this purpose, or None if no such connection is open."""
         connection = self._connections.get((node_id, purpose))
         return connection if connection is not None and connection.is_open else None
 
     async def connection(self, node_id: int, purpose: str = "") -> BrokerConnection:
-        """Return the connection to a broker; open it if necessary. Raises ConnectionLostError."""
+        """Return the broker's connection for this purpose; open it if necessary. Raises ConnectionLostError."""
         ready = self.ready_connection(node_id, purpose)
         if ready is not None:
             return ready
@@ -135,7 +135,9 @@ class Cluster:
             self._connections.pop(key).close()
 
     def connect_in_background(self, node_id: int, purpose: str, on_done: Callable[[], None]) -> None:
-        """Open a connection in the background. `on_done` is called when the connection is open or has failed.
+        """Open the broker's connection for this purpose in the background.
+
+        `on_done` is called when the connection is open or has failed.
 
         The caller then calls `ready_connection`, which returns None if the connection has failed.
         """
@@ -358,7 +360,11 @@ class Cluster:
             listener(self.view)
 
     async def _bootstrap(self, message: Request[Response], before: NoBrokerError) -> MetadataResponse:
-        """Send the request to the bootstrap servers in random order, until one responds."""
+        """Send the request to the bootstrap servers in random order, until one responds.
+
+        Raises NoBrokerError if no server responds. The text of this error includes `before`, the earlier error of the
+        known brokers, if there are any.
+        """
         failures = [] if not self.view.nodes else [str(before)]
         servers = list(self.config.bootstrap_servers)
         random.shuffle(servers)
@@ -378,7 +384,10 @@ class Cluster:
         raise NoBrokerError("; ".join(failures))
 
     def _adopt(self, connection: BrokerConnection, response: MetadataResponse, host: str, port: int) -> None:
-        """Keep a bootstrap connection if a broker advertises the same address, otherwise close the connection."""
+        """Keep the bootstrap connection to `host` and `port`, or close it.
+
+        The connection is kept if a broker in `response` advertises this address and is not connected yet.
+        """
         for broker in response.brokers:
             if (broker.host, broker.port) == (host, port) and (broker.node_id, "") not in self._connections:
                 connection.broker = f"broker {broker.node_id} ({host}:{port})"
@@ -466,7 +475,7 @@ class Cluster:
     # -- coordinators ------------------------------------------------------------------------------------------------
 
     async def coordinator(self, key: str, key_type: int = GROUP) -> int:
-        """Return the id of a group's coordinator.
+        """Return the id of the broker that coordinates `key`, which is a group id by default.
 
         Raises BrokerError, which is retriable if no coordinator is available.
         """
@@ -490,7 +499,7 @@ class Cluster:
         return int(found.node_id)
 
     def forget_coordinator(self, key: str, key_type: int = GROUP) -> None:
-        """Forget the coordinator, so that the next request looks it up again."""
+        """Forget the coordinator of `key`, so that the next request looks it up again."""
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:

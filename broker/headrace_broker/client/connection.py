@@ -200,7 +200,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 on_response(None, ConnectionLostError(f"{self.broker} has not responded for a long time"))
 
     def version_for(self, message: type[Message], *, at_least: int = 0, at_most: int = VERSION_MAX) -> int:
-        """Return the version to use for this request class. Raises UnsupportedVersionError."""
+        """Return the version, from `at_least` to `at_most`, to use for this request class.
+
+        Raises UnsupportedVersionError.
+        """
         return choose_version(message, self.versions, self.broker, at_least=at_least, at_most=at_most)
 
     def send(

@@ -210,8 +210,9 @@ class FetchCore:
     ) -> tuple[dict[int, list[RequestedPartition]], set[str]]:
         """Return ({node: partitions to fetch from the node now}, topics whose metadata has to be refreshed).
 
-        `leader_of` returns (node id, leader epoch). `is_replica` returns whether a broker has an online replica. Each
-        returned fetch counts as in flight until `fetch_done` is called.
+        `leader_of` returns (node id, leader epoch). `is_ready` returns whether a fetch can be sent to the node now.
+        `is_replica` returns whether a broker has an online replica. Each returned fetch counts as in flight until
+        `fetch_done` is called.
         """
         plans: dict[int, list[RequestedPartition]] = {}
         outdated: set[str] = set()

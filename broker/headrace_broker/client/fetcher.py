@@ -160,8 +160,9 @@ class Fetcher:
     def _set_position(self, topic_partition: TopicPartition, offset: int, leader_epoch: int, assignments: int) -> None:
         """Set a position that was looked up, unless a seek or a later assignment has made it outdated.
 
-        A later assignment requires a new lookup: while the partition was not assigned to this member, another member
-        may have committed a newer offset.
+        `assignments` is the value of `core.assignment_count` at the start of the lookup. A later assignment requires a
+        new lookup: while the partition was not assigned to this member, another member may have committed a newer
+        offset.
         """
         if self.core.assignment_count != assignments or topic_partition not in self.core.assignment:
             return

@@ -67,7 +67,7 @@ class StickyPartitioner:
         self._produced: dict[str, int] = {}
 
     def partition(self, topic: str, available: Sequence[int]) -> int:
-        """Return the current partition.
+        """Return the topic's current partition for keyless records.
 
         `available` contains the partitions with a leader, or all partitions if none of them has a leader.
         """

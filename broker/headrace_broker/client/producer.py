@@ -139,7 +139,8 @@ class Producer:
     ) -> None:
         """Send records from another thread and build the batches in that thread.
 
-        This method blocks for up to max.block.ms while the topic's metadata is missing or the buffer is full. Raises
+        `on_done` receives the metadata of the records, or the error. This method blocks while the topic's metadata is
+        missing or the buffer is full. The timeout of each wait is `timeout_ms` (None = max.block.ms). Raises
         BufferExhaustedError, TimedOutError, ClosedError.
         """
         assert threading.get_ident() != self._loop_thread, "send_blocking would block the producer's event loop"

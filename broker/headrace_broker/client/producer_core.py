@@ -404,7 +404,10 @@ class ProducerCore:
         return Verdict.RETRY
 
     def _reject(self, state: _Partition, batch: ReadyBatch, verdict: Verdict) -> Verdict:
-        """Resolve a permanently rejected batch. Reuse its sequence numbers if no later batch has been sent."""
+        """Resolve a permanently rejected batch. Reuse its sequence numbers if no later batch has been sent.
+
+        Returns `verdict`, or ALREADY_EXPIRED if the batch has expired.
+        """
         is_last = not state.in_flight and not (state.waiting and state.waiting[0].base_sequence >= 0)
         if batch.base_sequence >= 0 and batch.attempts == 1 and is_last and not state.needs_new_epoch:
             state.next_sequence = batch.base_sequence

@@ -14,7 +14,7 @@ VersionRanges = Mapping[int, tuple[int, int]]
 def choose_version(
     message: type[Message], ranges: VersionRanges, broker: str, *, at_least: int = 0, at_most: int = VERSION_MAX
 ) -> int:
-    """Return the version to use for this request class, within the caller's bounds.
+    """Return the version, from `at_least` to `at_most`, to use for this request class.
 
     Raises UnsupportedVersionError. Its message contains the broker, the API and both version ranges.
     """

@@ -176,7 +176,7 @@ class LogDirectory:
     # Checkpoints
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """Return the offsets in a checkpoint by (topic, partition).
+        """Return the offsets in the checkpoint file `name` by (topic, partition).
 
         Return an empty dict if the file is missing or malformed.
         """
@@ -192,10 +192,11 @@ class LogDirectory:
     def checkpoint_task(
         self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True
     ) -> Callable[[], None]:
-        """Return a function that writes the checkpoint file and can run in any thread. The function raises OSError.
+        """Return a function that writes `offsets` to the checkpoint file `name` and can run in any thread.
 
-        If `durable` is set, the function also syncs the file. The function writes nothing if the file already contains
-        these offsets, if a newer task for the same file has started, or if the directory is closed.
+        The function raises OSError. If `durable` is set, the function also syncs the file. The function writes nothing
+        if the file already contains these offsets, if a newer task for the same file has started, or if the directory
+        is closed.
         """
         self._last_sequence += 1
         return partial(self._write_checkpoint, self._last_sequence, name, offsets, durable)
@@ -230,7 +231,7 @@ class LogDirectory:
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
         """Release the lock. If `clean` is set and the directory is online, write the clean shutdown marker first.
 
-        Raises OSError.
+        The marker contains `broker_epoch`. Raises OSError.
         """
         try:
             if clean and self.offline_reason is None:

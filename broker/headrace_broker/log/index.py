@@ -98,7 +98,7 @@ class TimeIndex:
         return len(self.timestamps)
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry if `timestamp` is larger than the last entry's timestamp."""
+        """Add the entry (`timestamp`, `relative_offset`) if `timestamp` is larger than the last entry's timestamp."""
         if timestamp > (self.timestamps[-1] if self.timestamps else -1):
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
@@ -136,6 +136,9 @@ class TimeIndex:
 
 
 def _without_empty_entries(data: bytes, entry_size: int) -> bytes:
-    """Return `data` without the zeros at its end. After a crash, a preallocated index file still ends with zeros."""
+    """Return `data` without the entries of zeros at its end. Each entry has `entry_size` bytes.
+
+    After a crash, a preallocated index file still ends with zeros.
+    """
     used = len(data.rstrip(b"\0"))
     return data[: -(-used // entry_size) * entry_size]

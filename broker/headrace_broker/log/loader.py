@@ -84,8 +84,8 @@ def load(
 ) -> LoadedLog:
     """Load the log in `directory`, or create it if it does not exist. Raises OSError.
 
-    If the partition has other replicas, segments that were modified after `checkpoint_time_ns` are recovered, even if
-    they are before the recovery point. Such a segment was modified by another program, or by a compaction right before
+    Unless `is_only_replica` is set, segments that were modified after `checkpoint_time_ns` are recovered, even if they
+    are before the recovery point. Such a segment was modified by another program, or by a compaction right before
     a crash.
     """
     storage.makedirs(directory)

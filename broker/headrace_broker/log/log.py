@@ -82,7 +82,8 @@ class PartitionLog(SegmentedLog):
     ) -> PartitionLog:
         """Open the log in `directory`, or create it. Recover the log unless it was closed cleanly. Raises OSError.
 
-        `next_jitter_ms(bound)` returns a random number in [0, bound), for segment.jitter.ms.
+        `next_jitter_ms(bound)` returns a random number in [0, bound), for segment.jitter.ms. `loader.load` describes
+        the parameters of the recovery.
         """
         open_segments = open_segments or OpenSegments()
         loaded = loader.load(

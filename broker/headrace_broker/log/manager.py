@@ -118,7 +118,11 @@ class LogManager:
         *,
         has_other_replicas: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> int:
-        """Open every partition's log and return the number of logs. Raises LogDirectoryError."""
+        """Open every partition's log and return the number of logs. Raises LogDirectoryError.
+
+        `config_of` returns the config of a topic. `has_other_replicas` returns whether this broker can fetch a
+        partition's lost records from another replica.
+        """
         for _ in self.iter_load(config_of, now_ms, has_other_replicas=has_other_replicas):
             pass
         return len(self.logs)
@@ -495,7 +499,7 @@ class LogManager:
     def close(self, *, clean: bool = True, broker_epoch: int = -1, now_ms: int) -> None:
         """Close all logs and release the log directories.
 
-        If `clean` is set, flush the logs first, and write the clean shutdown markers.
+        If `clean` is set, flush the logs first, and write the clean shutdown markers, which contain `broker_epoch`.
         """
         for key, log in self.logs.items():
             try:

@@ -65,7 +65,10 @@ class OffsetCheckpoints:
         """Partitions without a log for which the checkpoint files may still contain an entry."""
 
     def write(self, name: str, *, durable: bool | None = None) -> None:
-        """Write one checkpoint file in every online directory. Raises OSError."""
+        """Write the checkpoint file `name` in every online directory. Raises OSError.
+
+        If `durable` is None, the value of `Checkpoint.durable` is used.
+        """
         for task in self.write_tasks(name, durable=durable):
             task()
 
@@ -87,7 +90,10 @@ class OffsetCheckpoints:
             self.stale_partitions.clear()
 
     def write_tasks(self, name: str, *, durable: bool | None = None) -> list[Work]:
-        """Return, for each online directory, a function that writes its checkpoint file with the current offsets."""
+        """Return, for each online directory, a function that writes the checkpoint file `name` in this directory.
+
+        The file receives the current offsets. If `durable` is None, the value of `Checkpoint.durable` is used.
+        """
         checkpoint, tasks = CHECKPOINTS[name], []
         for directory in self._directories:
             if directory.offline_reason is not None:

@@ -62,7 +62,10 @@ class PendingDeletions:
         return self._rename(directory, key, STRAY_SUFFIX)
 
     def mark_other_topic_stray(self, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
-        """Mark the partition's directory as stray if it belongs to another topic of the same name. Raises OSError."""
+        """Mark the partition's directory as stray if it does not belong to the topic with the id `topic_id`.
+
+        For example, the directory may belong to a deleted topic of the same name. Raises OSError.
+        """
         path = directory.partition_path(*key)
         if not self._storage.exists(path):
             return

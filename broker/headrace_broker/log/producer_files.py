@@ -31,7 +31,10 @@ class RecentSnapshots:
         self._batches_left = _BATCHES_PER_SNAPSHOT_MIN
 
     def on_append(self, batches: int, producers: ProducerStateManager, high_watermark: int) -> None:
-        """Create a snapshot if replaying the batches since the last snapshot would take longer than creating one."""
+        """Count `batches` appended batches, and create a snapshot once there are enough of them.
+
+        There are enough when replaying the batches since the last snapshot would take longer than creating a snapshot.
+        """
         self._batches_left -= batches
         if self._batches_left <= 0:
             self._batches_left = max(_BATCHES_PER_SNAPSHOT_MIN, _BATCHES_PER_PRODUCER * len(producers.producers))

@@ -116,7 +116,7 @@ def recover(
 
 
 def _producers_before(storage: Storage, directory: str, segments: list[LogSegment], first: int) -> ProducerStateManager:
-    """Return the producer state at the base offset of segment `first`. Raises CorruptBatchError."""
+    """Return the producer state at the base offset of `segments[first]`. Raises CorruptBatchError."""
     if first:
         return load_producers(storage, directory, segments[:first], segments[first].base_offset)
     return load_producers_at(storage, directory, segments[0].base_offset)
@@ -168,9 +168,10 @@ def _recover_segment(
 ) -> tuple[int, bool]:
     """Check every batch of a segment and rebuild its indexes.
 
-    Returns (offset after the last valid batch, whether all batches are valid). If a batch is invalid, the later
-    segments are dropped before this segment is truncated. If the broker crashes between the two steps, the next start
-    finds the invalid batch again.
+    All offsets in the segment must be below `limit`, for example the base offset of the next segment. Returns (offset
+    after the last valid batch, whether all batches are valid). If a batch is invalid, `drop_following` drops the later
+    segments before this segment is truncated. If the broker crashes between the two steps, the next start finds the
+    invalid batch again.
     """
     segment.reset_indexes()
     next_offset = segment.base_offset
@@ -209,7 +210,11 @@ def _recover_segment(
 def _checked_batches(
     segment: LogSegment, next_offset: int, limit: int, producers: ProducerStateManager
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Check each batch, update the producer state, and yield (position, header). Raises CorruptBatchError."""
+    """Check each batch, update the producer state, and yield (position, header).
+
+    The offsets of the batches must increase, and must be at least `next_offset` and below `limit`. Raises
+    CorruptBatchError.
+    """
     for position, header, batch in segment.iter_checked_batches(0):
         if not next_offset <= header.base_offset <= header.last_offset < limit:
             reason = (

@@ -50,7 +50,7 @@ _CURSORS_MAX = 8
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Return the name of a segment's file: the offset in 20 digits."""
+    """Return the name of a segment's file: `offset` in 20 digits, followed by `suffix`."""
     return f"{offset:020d}{suffix}"
 
 
@@ -196,7 +196,7 @@ class LogSegment:
         return self._time_index
 
     def _load(self, load: Callable[[], None]) -> None:
-        """Read an index file. If it is missing or invalid, rebuild both indexes from the records."""
+        """Read an index file with `load`. If the file is missing or invalid, rebuild both indexes from the records."""
         try:
             load()
         except (ValueError, FileNotFoundError) as error:
@@ -264,10 +264,10 @@ class LogSegment:
         return self.write_indexes()
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> list[str]:
-        """Rename the files to `.deleted` names and return their paths.
+        """Rename the segment's files to `.deleted` names and return the new paths.
 
-        The `.log` file is renamed last: a crash between two renames may leave records without indexes, but never
-        indexes without records.
+        If `with_snapshot` is set, the producer snapshot at the segment's base offset is renamed too. The `.log` file is
+        renamed last: a crash between two renames may leave records without indexes, but never indexes without records.
         """
         self.release()
         deleted = []
@@ -505,9 +505,10 @@ class LogSegment:
     def read(self, position: int, max_bytes: int, end: int, min_one_batch: bool) -> bytes:
         """Return about `max_bytes` of batches, starting with the batch at `position`.
 
-        The result ends at the last position within `max_bytes` that the offset index contains. If the index has no such
-        position, the last batch of the result may be incomplete. If the first batch is larger than `max_bytes`, the
-        result is this complete batch if `min_one_batch` is set, otherwise empty.
+        The result ends at position `end` if this is within `max_bytes`. Otherwise it ends at the last position within
+        `max_bytes` that the offset index contains. If the index has no such position, the last batch of the result may
+        be incomplete. If the first batch is larger than `max_bytes`, the result is this complete batch if
+        `min_one_batch` is set, otherwise empty.
         """
         available = end - position
         if max_bytes >= available:

@@ -222,7 +222,8 @@ class SegmentedLog:
     def _go_offline(self, problem: str, error: OSError, *, may_stay_online: bool = True) -> ApiError:
         """Take the log offline and return the ApiError to raise.
 
-        With `may_stay_online`, the log stays online if `error` means that the process is out of file descriptors.
+        `action` names the failed operation in the error text. With `may_stay_online`, the log stays online if `error`
+        means that the process is out of file descriptors.
         """
         reason = f"{problem} {error.filename or self.directory}: {error.strerror or error}"
         if may_stay_online and is_out_of_file_descriptors(error):
@@ -318,9 +319,10 @@ class SegmentedLog:
     def unflushed_files(self, *, with_active: bool, before_close: bool = False) -> tuple[list[str], int]:
         """Return (paths of the files to sync, the offset up to which these files contain records).
 
-        The files belong to segments with records after the recovery point. The caller syncs them in the background and
-        then calls `complete_flush`. The indexes of the active segment are included only with `before_close`. Otherwise
-        they are written when the segment is rolled. Raises ApiError.
+        The files belong to segments with records after the recovery point. The active segment is included only if
+        `with_active` is set, and its indexes only if `before_close` is set too. Otherwise its indexes are written when
+        the segment is rolled. The caller syncs the files in the background and then calls `complete_flush`. Raises
+        ApiError.
         """
         first = search.segment_index(self._segments, self.recovery_point)
         rolled = self._segments[first:-1]

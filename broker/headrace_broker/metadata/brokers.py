@@ -44,7 +44,8 @@ def register_broker(
 ) -> ControllerResult[BrokerRegistrationResponse]:
     """Register a broker. `is_alive` is true if an earlier incarnation of the same broker id still has a session.
 
-    Raises ApiError DUPLICATE_BROKER_REGISTRATION, INCONSISTENT_CLUSTER_ID, INVALID_REQUEST.
+    The caller appends the records at `next_offset`. Raises ApiError DUPLICATE_BROKER_REGISTRATION,
+    INCONSISTENT_CLUSTER_ID, INVALID_REQUEST.
     """
     if request.broker_id < 0:
         raise ApiError(

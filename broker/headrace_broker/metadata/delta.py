@@ -50,7 +50,7 @@ class ReplayError(Exception):
 
 
 def apply_records(base: MetadataImage, records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    """Return the image after `records`. The last record is at `offset`. Raises ReplayError."""
+    """Return the image after `records`. The last record is at `offset`, in leader epoch `epoch`. Raises ReplayError."""
     delta = MetadataDelta(base)
     for record in records:
         delta.replay(record)
@@ -118,7 +118,7 @@ class MetadataDelta:
         replay(self, record)
 
     def image(self, offset: int, epoch: int) -> MetadataImage:
-        """Return the image after all replayed records."""
+        """Return the image after all replayed records. The last record is at `offset`, in leader epoch `epoch`."""
         self._store_changed_partitions()
         base = self.base
         return MetadataImage(

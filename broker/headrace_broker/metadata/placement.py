@@ -20,7 +20,8 @@ def place_partitions(
 ) -> list[tuple[int, ...]]:
     """Return the replica lists at `count` positions of the round-robin order, from position `start` on.
 
-    Raises ApiError INVALID_REPLICATION_FACTOR if too few brokers are registered or all brokers are fenced.
+    Raises ApiError INVALID_REPLICATION_FACTOR, with the name of the topic, if too few brokers are registered or all
+    brokers are fenced.
     """
     registered = len(image.brokers)
     if replication_factor > registered:

@@ -44,7 +44,7 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
 
 
 def image_from_records(records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    """Build the image from a snapshot's records. Raises ReplayError."""
+    """Build the image at `offset`, in leader epoch `epoch`, from the records of a snapshot. Raises ReplayError."""
     delta = MetadataDelta(MetadataImage())
     for record in records:
         delta.replay(record)

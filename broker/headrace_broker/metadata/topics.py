@@ -86,9 +86,10 @@ def _count(topic: CreatableTopic, defaults: TopicDefaults) -> int:
 
 
 def _check_record_count(name: str, count: int) -> None:
-    """Raise ApiError POLICY_VIOLATION if a request would create too many partitions and configs.
+    """Raise ApiError POLICY_VIOLATION if `count`, the number of partitions and configs to create, is too large.
 
-    Called before the replicas are placed, so that an oversized request is rejected quickly.
+    The error text names the topic `name`. Called before the replicas are placed, so that an oversized request is
+    rejected quickly.
     """
     if count > RECORDS_PER_OPERATION_MAX:
         raise ApiError(
@@ -135,7 +136,7 @@ def _effective_configs(
 ) -> list[CreatableTopicConfigs]:
     """Return the effective configs of a topic.
 
-    Topics with equal values share one list, because building the list is expensive.
+    Topics with equal values share one list in `config_responses`, because building the list is expensive.
     """
     key = tuple(sorted(values.items()))
     response = config_responses.get(key)

@@ -90,7 +90,11 @@ class DecoderSource(Source):
         self.line(f"{targets} = {self.name('unpack', unpacker(letters))}(buffer, position); position += {size}", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Generate code that reads a length. Null has a negative length, or the length zero in flexible versions."""
+        """Generate code that reads a length into `variable`.
+
+        The length is encoded in the `struct` format `letter`, or as a varint in flexible versions. Null has a negative
+        length, or the length zero in flexible versions.
+        """
         if not self._flexible:
             self.defer(letter, variable)
             self._flush()
@@ -151,7 +155,11 @@ class DecoderSource(Source):
             self.line(f"{target} = {variable}")
 
     def _sized(self, letter: str, target: str, *, nullable: bool) -> str:
-        """Generate code that reads a length and handles null; return the name of the length variable."""
+        """Generate code that reads a length and handles null; return the name of the length variable.
+
+        See `_length` for `letter`. If the value is null, the code sets `target` to None, or raises an error if the
+        field is not `nullable`.
+        """
         size = self.fresh("n")
         self._length(size, letter)
         with self.block(f"if not {size}:" if self._flexible else f"if {size} < 0:"):
@@ -195,7 +203,7 @@ class DecoderSource(Source):
                 self._elements(element, target, count)
 
     def _compact_integers(self, kind: str, target: str, *, nullable: bool) -> None:
-        """Generate code that reads a compact array of integers.
+        """Generate code that reads a compact array of integers into `target`.
 
         A short array is unpacked by a function that raises an error if the buffer is too short. A long array is
         unpacked only after its length has been compared with the bytes left in the buffer.

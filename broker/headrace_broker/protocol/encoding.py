@@ -75,7 +75,7 @@ class EncoderSource(Source):
             self.line(f"{self._append}({self.name('pack', packer(letters))}({values}))", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Generate code that writes a length as `letter`, or as a varint in flexible versions.
+        """Generate code that writes a length in the `struct` format `letter`, or as a varint in flexible versions.
 
         In flexible versions, `variable` contains the length plus 1.
         """
@@ -116,7 +116,7 @@ class EncoderSource(Source):
             self.line(f"raise ValueError('version {self._version} has no such field, but it is set')")
 
     def _differs_from_default(self, field: Field, value: str) -> str:
-        """Return a Python expression that is true if the field's value differs from the default."""
+        """Return a Python expression that is true if the expression `value` differs from the field's default."""
         if field.default is None:
             return f"{value} is not None"
         if isinstance(field.default, type):
@@ -155,9 +155,10 @@ class EncoderSource(Source):
             self._flush()
 
     def _assign_with_length(self, value: str, *, nullable: bool, encode: str, empty: str) -> tuple[str, str]:
-        """Generate code that assigns a value and its length on the wire to two variables.
+        """Generate code that assigns a value and its length on the wire to two variables; return the variables' names.
 
-        Return the names of the variables. The length of null is -1, or 0 in flexible versions.
+        `value` is the expression for the value. The code `encode`, such as `.encode()`, is appended to it. If the value
+        is null, it is replaced by the expression `empty`, with the length -1, or 0 in flexible versions.
         """
         variable, size = self.fresh("v"), self.fresh("n")
         plus, null = (" + 1", "0") if self._flexible else ("", "-1")

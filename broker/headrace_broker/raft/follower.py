@@ -134,7 +134,8 @@ class Follower(Role):
     def _truncate(self, end_offset: int, epoch: int) -> None:
         """Truncate the log to the last offset that may match the leader's log.
 
-        Raises DivergedError instead of truncating committed records.
+        `epoch` is the diverging epoch from the leader's response, and `end_offset` is the end offset of this epoch in
+        the leader's log. Raises DivergedError instead of truncating committed records.
         """
         raft = self.raft
         local_end, local_epoch = raft.log.end_offset_for_epoch(epoch)

@@ -112,7 +112,10 @@ class Leader(Role):
             del self.observers[node]
 
     def _majority_contact_ms(self) -> int:
-        """Return the latest time since which enough voters have fetched to form a majority with this node."""
+        """Return the time of the latest contact with a majority of the voters.
+
+        This node and the voters that have fetched at this time or later form a majority.
+        """
         return sorted(self._last_contact_ms.values(), reverse=True)[self.raft.config.majority - 2]
 
     def _send_begin_quorum_epoch(self, now_ms: int) -> None:

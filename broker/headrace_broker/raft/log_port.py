@@ -41,7 +41,10 @@ class RaftLog(Protocol):
         """Append the leader's batches unchanged."""
 
     def append_leader_change(self, epoch: int, leader_id: int, voters: Sequence[int], granting: Sequence[int]) -> None:
-        """Append the LeaderChange control record, the first record of an epoch."""
+        """Append the LeaderChange control record, the first record of `epoch`.
+
+        `granting` contains the voters that granted their vote to `leader_id`.
+        """
 
     def truncate_to(self, offset: int) -> None:
         """Delete every record from `offset` on."""

@@ -186,7 +186,10 @@ def fetch_response(
     diverging: OffsetAndEpoch | None = None,
     snapshot: OffsetAndEpoch | None = None,
 ) -> fetch.FetchResponse:
-    """Build the response to a Fetch request of a replica of the metadata log."""
+    """Build the response to a replica's Fetch request for the metadata log.
+
+    `diverging` contains the diverging epoch and its end offset. `snapshot` is the snapshot that the replica must fetch.
+    """
     partition = fetch.PartitionData(
         partition_index=0,
         error_code=error,

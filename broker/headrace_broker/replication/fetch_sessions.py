@@ -115,7 +115,8 @@ class FetchSession:
     def mark_read(self, key: Key, *, is_exhausted: bool) -> None:
         """Mark the partition as clean after a read.
 
-        If the log has more records, keep the partition dirty, but move it behind the other dirty partitions.
+        If `is_exhausted` is False, the log has more records. In this case, the partition stays dirty, but moves behind
+        the other dirty partitions.
         """
         self.dirty_partitions.pop(key, None)
         if not is_exhausted:

@@ -149,7 +149,7 @@ class LeaderReplicas:
         follower.broker_epoch = broker_epoch
 
     def on_appended(self, base_offset: int, now_ms: int) -> None:
-        """After an append at `base_offset`, update the caught-up time of in-sync followers with all earlier records.
+        """After an append at `base_offset`, update the caught-up time of followers that have all earlier records.
 
         A follower's fetch session omits unchanged partitions, so the last fetch of a caught-up follower may be long
         ago. The follower's lag starts with this append. Skip followers outside the ISR, because they may be dead.
@@ -172,7 +172,8 @@ class LeaderReplicas:
     def compute_high_watermark(self, log_end_offset: int, now_ms: int, is_eligible: IsEligible) -> int | None:
         """Return the offset to which the high watermark can advance.
 
-        Return None if the ISR is smaller than min.insync.replicas.
+        Return None if the ISR is smaller than min.insync.replicas. `is_eligible` returns whether a follower's broker
+        may join the ISR.
         """
         if self.is_under_min_isr:
             return None
@@ -189,7 +190,10 @@ class LeaderReplicas:
         return high_watermark
 
     def low_watermark(self, log_start_offset: int, is_alive: Callable[[int], bool]) -> int:
-        """Return the smallest log start offset of the live replicas. DeleteRecords waits for this low watermark."""
+        """Return the smallest log start offset of the live replicas. DeleteRecords waits for this low watermark.
+
+        `log_start_offset` is the log start offset of the leader.
+        """
         starts = [item.log_start_offset for replica, item in self.followers.items() if is_alive(replica)]
         return min([log_start_offset, *starts])
 
@@ -222,7 +226,8 @@ class LeaderReplicas:
     ) -> IsrProposal | None:
         """Return an ISR change to send to the controller, or None.
 
-        The change is pending until the controller responds.
+        `is_eligible` returns whether a follower's broker may join the ISR. With `may_shrink`, the change may remove
+        lagging followers. The change is pending until the controller responds.
         """
         if self.pending_proposal is not None:
             return None

@@ -67,7 +67,7 @@ class ReplicationThrottle:
         return self.delay_ms(now_ms, more_bytes) > 0
 
     def delay_ms(self, now_ms: int, more_bytes: int = 0) -> int:
-        """Return how long to delay throttled replicas until the rate is within the limit.
+        """Return how long to delay throttled replicas until the rate, including `more_bytes`, is within the limit.
 
         Return 0 if no delay is needed.
         """

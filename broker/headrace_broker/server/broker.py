@@ -159,13 +159,19 @@ class Broker:
             self.node.on_log_failure(log.offline_reason)
 
     def on_high_watermark_advanced(self, partition: Partition, size_bytes: int) -> None:
-        """Complete delayed requests and coordinator operations after a leader's high watermark advanced."""
+        """Complete delayed requests and coordinator operations after a leader's high watermark advanced.
+
+        `size_bytes` is the approximate size of the newly committed records.
+        """
         self.complete_delayed_reads(partition, size_bytes)
         if partition.topic == GROUP_METADATA_TOPIC:
             self.groups.on_high_watermark_advanced(partition.index, partition.log.high_watermark)
 
     def complete_delayed_reads(self, partition: Partition, size_bytes: int) -> None:
-        """Complete the delayed requests of consumers and producers that wait for the high watermark."""
+        """Complete the delayed requests of consumers and producers that wait for the high watermark.
+
+        `size_bytes` is the approximate size of the newly committed records.
+        """
         if self.purgatory.is_watched(partition):
             self.purgatory.try_complete(partition, partition.log.high_watermark, size_bytes)
         if partition.sessions:

@@ -20,7 +20,7 @@ async def alter(
 ) -> list[Result]:
     """Alter the configs of each resource: apply all changes of a resource, or none.
 
-    Returns one `result` per resource.
+    Returns one result per resource, created by calling `result`.
     """
     wanted = [
         (resource.resource_type, resource.resource_name, change)

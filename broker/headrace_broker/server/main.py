@@ -117,7 +117,10 @@ def run(
     parent_pid: int | None = None,
     ready_fd: int | None = None,
 ) -> int:
-    """Run one broker until it is stopped; returns the exit status."""
+    """Run one broker until it is stopped; returns the exit status.
+
+    The parameters after `properties` are options of the command line, which the module docstring describes.
+    """
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
     )

@@ -88,7 +88,9 @@ class SimulatedDisk:
     def _surviving_bytes_of_overwritten(self, synced: bytes, data: bytes, truncated_to: int | None) -> bytes:
         """Return an overwritten file's contents after a power failure.
 
-        Each sector contains either its old bytes or its new bytes. A truncation is lost completely or not at all.
+        `synced` is the content at the last sync, and `data` is the current content. `truncated_to` is the smallest size
+        to which the file was truncated since the sync, if any. Each sector contains either its old bytes or its new
+        bytes. A truncation is lost completely or not at all.
         """
         if truncated_to is not None and truncated_to < len(synced):
             if self.rng.random() < 0.5:
@@ -112,7 +114,7 @@ class SimulatedDisk:
         return data[:size]
 
     def note_written(self, path: str, position: int, size_before: int) -> None:
-        """Track a write to a file, which may overwrite earlier bytes."""
+        """Track a write at `position` to a file that had `size_before` bytes. The write may overwrite earlier bytes."""
         if position < size_before:
             self._overwritten[path] = None
 

@@ -56,7 +56,10 @@ async def change_min_insync(injector: FaultInjector) -> None:
 def _request_change(
     cluster: SimulatedCluster, description: str, change: Callable[[ControllerService], Awaitable[object]]
 ) -> None:
-    """Request the change from the active controller, if the cluster has an active controller."""
+    """Request the change from the active controller, if the cluster has an active controller.
+
+    `description` describes the change in the events of the run.
+    """
 
     async def attempt(active: ControllerService) -> None:
         try:

@@ -39,8 +39,9 @@ def run_seed(
     """Run the simulation of one seed.
 
     If `faults` is not empty, only these kinds of fault occur. If `topics` is not empty, the run has only these topics
-    and the topic that keeps all records. Faults are injected for `torment_s` seconds. Raises Violation if a guarantee
-    is violated. The notes of this exception list the events of the run.
+    and the topic that keeps all records. Faults are injected for `torment_s` seconds. `prepare` is called with the
+    cluster before the cluster starts. With `verbose`, all events and the nodes' logs are printed. Raises Violation if a
+    guarantee is violated. The notes of this exception list the events of the run.
     """
     cluster = SimulatedCluster(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
     cluster.verbose = verbose

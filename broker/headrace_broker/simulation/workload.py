@@ -397,7 +397,11 @@ class Workload:
     def _collect(
         self, name: str, batches: list[Any], positions: dict[TopicPartition, int], found: dict[TopicPartition, FinalLog]
     ) -> bool:
-        """Add the batches to `found`. Return False if `batches` is empty."""
+        """Add the batches that client `name` has read to `found`. Return False if `batches` is empty.
+
+        Raises Violation if an existing record is missing between the client's position and a batch. Updates
+        `positions`.
+        """
         for batch in batches:
             partition, columns = (batch.topic, batch.partition), batch.columns
             self.history.check_next(name, partition, columns.offsets[0], positions[partition])

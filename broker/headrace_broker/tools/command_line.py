@@ -232,7 +232,10 @@ def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:
 
 
 async def open_cluster(config: ClientConfig, *, to_controllers: bool = False) -> Cluster:
-    """Connect within default.api.timeout.ms if the user has set this key, else within 5 s. Raises ToolError."""
+    """Connect to the brokers, or to the controllers if `to_controllers` is set. Raises ToolError.
+
+    The timeout is default.api.timeout.ms if the user has set this key, else 5 s.
+    """
     from headrace_broker.client.cluster import Cluster
     from headrace_broker.client.controllers import Controllers
     from headrace_broker.client.errors import TimedOutError
@@ -295,8 +298,8 @@ def broker_message(error: ClientError) -> str:
 def run(work: Coroutine[Any, Any, int], *, on_error: Callable[[str], None] | None = None, fast: bool = False) -> int:
     """Run a tool's coroutine and return the tool's exit status. If `fast` is set, use uvloop.
 
-    After an error, print one line and return 1. SIGINT and SIGTERM cancel the coroutine; the exit status is then 130 or
-    143.
+    After an error, call `on_error` with the error text, or print the text to standard error if `on_error` is None, and
+    return 1. SIGINT and SIGTERM cancel the coroutine; the exit status is then 130 or 143.
     """
     import logging
 

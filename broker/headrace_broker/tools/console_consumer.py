@@ -201,7 +201,10 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
 async def _run_until_stopped(
     work: Coroutine[Any, Any, None], stopped: asyncio.Future[int], stop: Callable[[], None]
 ) -> bool:
-    """Wait until `work` completes, and return True. After a signal, call `stop`, wait briefly and return False."""
+    """Wait until `work` completes, and return True.
+
+    A signal completes `stopped`. In this case, call `stop`, wait briefly for `work` and return False.
+    """
     task = asyncio.ensure_future(work)
     either: list[asyncio.Future[Any]] = [task, stopped]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

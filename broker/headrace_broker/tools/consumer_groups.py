@@ -174,7 +174,10 @@ async def _run_action(parser: Parser, options: argparse.Namespace) -> int:
 
 
 def _parse_choices(parser: Parser, text: str | None, valid: Sequence[str], what: str) -> list[str]:
-    """Parse a list such as `stable,empty` into Kafka's names; exit with a usage error for an invalid name."""
+    """Parse a list such as `stable,empty` into names in `valid`; exit with a usage error for an invalid name.
+
+    The error text uses `what`, for example `state`, as the noun for the listed names.
+    """
     known = {name.lower(): name for name in valid}
     names = [name.strip().lower() for name in text.split(",")] if text else []
     if not all(name in known for name in names):

@@ -201,7 +201,11 @@ def _dump_records(
     parser: RecordParser,
     is_printed: bool,
 ) -> int:
-    """Print a batch's records and return their last offset."""
+    """Print a batch's records and return their last offset, or `last_offset` if the batch has no records.
+
+    `last_offset` is the offset of the record before the batch. Gaps between offsets are added to `findings`. Keys and
+    values are printed only if `is_printed` is set.
+    """
     if header.records_count == 0:
         return last_offset
     columns = read_batch(view, position, header)

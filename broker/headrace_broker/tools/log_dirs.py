@@ -57,7 +57,11 @@ async def _describe(options: argparse.Namespace) -> int:
 
 
 def as_json(found: Mapping[int, Sequence[DescribeLogDirsResult]], topics: Collection[str]) -> dict[str, Any]:
-    """Return the JSON object to print. Its fields are in the same order as in the output of Kafka's tool."""
+    """Return the JSON object to print for the log directories in `found`, which maps broker ids to log directories.
+
+    If `topics` is not empty, other topics are omitted. The fields are in the same order as in the output of Kafka's
+    tool.
+    """
     brokers = [
         {"broker": broker, "logDirs": [_directory(item, topics) for item in directories]}
         for broker, directories in found.items()

@@ -77,7 +77,10 @@ def clamp_offsets(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> tuple[OffsetPlan, list[str]]:
-    """Limit each offset to the range of the log. Return the plan, and a warning for each offset that was changed."""
+    """Limit each offset in `requested` to the range of the log, from its start to its end.
+
+    Return the plan, and a warning for each offset that was changed.
+    """
     plan: OffsetPlan = {}
     warnings = []
     for (topic, partition), offset in requested.items():

@@ -314,7 +314,10 @@ async def _clear_throttles(admin: Admin, plan: ReassignmentPlan) -> None:
 
 
 async def _delete_keys(admin: Admin, resources: Sequence[Resource], keys: Sequence[str], delete: int) -> None:
-    """Delete the dynamic configs `keys` from each resource that has them. Raises ToolError."""
+    """Delete the dynamic configs `keys` from each resource that has them. Raises ToolError.
+
+    `delete` is the number of the delete operation in IncrementalAlterConfigs.
+    """
     from headrace_broker.client.errors import BrokerError
 
     for resource, entries in (await admin.describe_configs(dict.fromkeys(resources, keys))).items():

@@ -153,7 +153,7 @@ def replica_moves(
 ) -> dict[TopicPartition, Move]:
     """Return the replica moves that are in progress once the plan has started.
 
-    They include the moves of earlier reassignments.
+    They include the moves of the earlier reassignments in `moving`. `current` contains the current replicas.
     """
     found: dict[TopicPartition, Move] = {
         partition: (set(move.replicas) - set(move.adding), set(move.adding)) for partition, move in moving.items()
@@ -183,7 +183,10 @@ def plan_states(
     moving: Mapping[TopicPartition, Reassignment],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> list[str]:
-    """Return the lines of --verify: the reassignment state of each partition of a plan."""
+    """Return the lines of --verify: the reassignment state of each partition of a plan.
+
+    `moving` contains the reassignments in progress, and `current` contains the current replicas.
+    """
     lines = ["Status of partition reassignment:"]
     for partition, target in sorted(plan.replicas.items()):
         name, found = _name(partition), list(current.get(partition, ()))

@@ -24,7 +24,10 @@ _Partitions = dict[str, tuple[bytes, list[PartitionDescription]]]
 
 
 async def topic_descriptions(admin: Admin, names: Sequence[str], *, partition_limit: int) -> list[TopicDescription]:
-    """Return the descriptions of these topics, sorted by name. Raises ClientError."""
+    """Return the descriptions of these topics, sorted by name. Raises ClientError.
+
+    `partition_limit` limits the number of partitions in each DescribeTopicPartitions response.
+    """
     moves = await _reassignments(admin, names)
     if ApiKey.DESCRIBE_TOPIC_PARTITIONS in (await admin.cluster.any_connection()).versions:
         partitions = await _describe_with_elr(admin, sorted(names), moves, partition_limit)

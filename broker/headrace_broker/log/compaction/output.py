@@ -57,7 +57,10 @@ class SegmentOutput:
         self._maybe_throttle(len(data))
 
     def finish(self, aborted: Iterable[AbortedTxn]) -> None:
-        """Write the remaining batches and the indexes, and sync all files."""
+        """Write the remaining batches and the indexes, and sync all files.
+
+        `aborted` contains the entries of the transaction index.
+        """
         self._write()
         index = encode_transaction_index(aborted)
         if index:

@@ -222,7 +222,10 @@ def _synonyms(
 
 
 def _check_broker_id(context: RequestContext, name: str, joined_by: str) -> None:
-    """Raise ApiError with Apache Kafka's message unless `name` is this broker's id."""
+    """Raise ApiError with Apache Kafka's message unless `name` is this broker's id.
+
+    `joined_by` is the part of the message between this broker's id and `name`.
+    """
     try:
         broker_id = int(name)
     except ValueError:

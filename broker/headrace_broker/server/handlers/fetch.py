@@ -387,7 +387,8 @@ def _read_partition(
 ) -> tuple[PartitionData, int]:
     """Read one partition and return (response data, bytes of records).
 
-    `is_noted` is true if the leader's state already contains the follower's fetch offset.
+    `left` is the number of bytes that the response may still contain. `is_noted` is true if the leader's state already
+    contains the follower's fetch offset.
     """
     partition = None
     try:

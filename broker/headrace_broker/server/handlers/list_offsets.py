@@ -67,7 +67,7 @@ def _look_up(
 def _find(partition: Partition, target: int, version: int, *, is_replica: bool) -> tuple[int, int, int]:
     """Return (timestamp, offset, leader epoch) of the record that `target` selects.
 
-    All three values are -1 if there is no such record.
+    `is_replica` is true if a follower sent the request. All three values are -1 if there is no such record.
     """
     if version < _FIRST_VERSION.get(target, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)

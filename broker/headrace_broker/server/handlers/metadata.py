@@ -71,7 +71,7 @@ def _leaders(image: MetadataImage, named: list[tuple[str | None, bytes]]) -> set
 async def _respond_when_resolved(
     context: RequestContext, request: MetadataRequest, named: list[tuple[str | None, bytes]], leaders: set[int]
 ) -> MetadataResponse:
-    """Respond once no broker in `leaders` is suspected to be dead, or after a timeout."""
+    """Respond with the topics in `named` once no broker in `leaders` is suspected to be dead, or after a timeout."""
     await context.broker.suspected_brokers.wait_until_resolved(leaders)
     return _respond(context, request, named, {})
 

@@ -219,7 +219,10 @@ def _respond_when_replicated(
 def _result_after_replication(
     broker: Broker, partition: Partition | None, info: AppendInfo | ApiError, epochs: dict[Partition, int]
 ) -> AppendInfo | ApiError:
-    """Return the result of a batch that waited for replication: its offsets, or an error."""
+    """Return the result of a batch that waited for replication: its offsets, or an error.
+
+    `info` is the result of the append. `epochs` contains the leader epoch at the append for each partition that waited.
+    """
     if partition is None or isinstance(info, ApiError) or partition not in epochs:
         return info
     if partition.leader != broker.node_id or not _is_still_in_log(partition, info, epochs[partition]):

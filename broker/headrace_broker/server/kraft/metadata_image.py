@@ -28,7 +28,7 @@ class CommittedImage:
         self._listeners.append(listener)
 
     def apply(self, records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:
-        """Apply one committed batch of records."""
+        """Apply one committed batch of records. The last record is at `last_offset`, in leader epoch `epoch`."""
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)

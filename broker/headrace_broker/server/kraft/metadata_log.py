@@ -106,7 +106,7 @@ class MetadataLog:
         self._syncing_rolled_to = self._syncing_truncations = 0
 
     def _segment_bases(self, suffixes: str | tuple[str, ...] = LOG_SUFFIX) -> list[int]:
-        """Return the base offsets of the segments on disk, in order."""
+        """Return the base offsets of the segments that have a file with one of these suffixes, in order."""
         names = self._storage.listdir(self._directory) if self._storage.exists(self._directory) else []
         return sorted({offset_of(name) for name in names if name.endswith(suffixes)})
 
@@ -138,7 +138,8 @@ class MetadataLog:
     def _load_snapshot(self, base_offset: int) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
         """Return the newest valid snapshot, or None, and its records.
 
-        Raises StartError if the log does not begin at offset 0 and there is no valid snapshot of the earlier records.
+        `base_offset` is the base offset of the first segment. If it is not 0, and no valid snapshot contains the
+        earlier records, this method raises StartError.
         """
         for snapshot in reversed(self.snapshots.ids.copy()):
             if snapshot[0] < base_offset:
@@ -166,7 +167,11 @@ class MetadataLog:
         return self.log_end_offset >= end_offset and not 0 <= known < epoch
 
     def _start_offset(self, base_offset: int) -> int:
-        """Return the log start offset: 0, or the oldest snapshot's end offset if the first segments were deleted."""
+        """Discard the snapshots that end before `base_offset`, and return the log start offset.
+
+        `base_offset` is the base offset of the first segment. The log start offset is 0, or the end offset of the
+        oldest remaining snapshot if the first segments were deleted.
+        """
         for snapshot in [known for known in self.snapshots.ids if known[0] < base_offset]:
             self.snapshots.discard(snapshot)
         return self.snapshots.ids[0][0] if base_offset > 0 else 0
@@ -297,7 +302,10 @@ class MetadataLog:
         self.log.append_as_follower(records, now_ms=self._now_ms())
 
     def append_leader_change(self, epoch: int, leader_id: int, voters: Sequence[int], granting: Sequence[int]) -> None:
-        """Append the LeaderChange control record that starts an epoch. Raises ApiError."""
+        """Append the LeaderChange control record, the first record of `epoch`. Raises ApiError.
+
+        `granting` contains the voters that granted their vote to `leader_id`.
+        """
         message = LeaderChangeMessage(
             version=0,
             leader_id=leader_id,

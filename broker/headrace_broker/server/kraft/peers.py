@@ -118,7 +118,10 @@ class Peers:
             self._connecting.pop(node_id, None)
 
     async def _connection_to(self, node_id: int) -> BrokerConnection:
-        """Open a connection. Raises ClientError, for example if the address is a broker's client listener."""
+        """Open and return a connection to the voter `node_id`.
+
+        Raises ClientError, for example if the voter's configured address is a broker's client listener.
+        """
         host, port = self._addresses[node_id]
         connection = await BrokerConnection.open(
             host,

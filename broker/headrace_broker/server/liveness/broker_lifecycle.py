@@ -64,7 +64,10 @@ class BrokerLifecycle:
         log_dirs: Sequence[bytes],
         previous_epoch: int,
     ) -> None:
-        """Register, and start sending heartbeats. Raises StartError."""
+        """Register, and start sending heartbeats. Raises StartError.
+
+        `previous_epoch` is the broker epoch of the last shutdown if the shutdown was clean, else -1.
+        """
         self._registration_request = BrokerRegistrationRequest(
             broker_id=self.node_id,
             cluster_id=self._cluster_id,

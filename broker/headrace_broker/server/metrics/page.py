@@ -26,7 +26,10 @@ class MetricsPage:
         self.lines: list[str] = []
 
     def family(self, name: str, kind: str, text: str) -> None:
-        """Start a metric family; its samples follow. `kind` is counter, gauge, summary or untyped."""
+        """Start a metric family; its samples follow.
+
+        `kind` is counter, gauge, summary or untyped. `text` is the help text.
+        """
         self.lines.append(f"# HELP {name} {text}")
         self.lines.append(f"# TYPE {name} {kind}")
 

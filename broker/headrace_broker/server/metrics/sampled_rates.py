@@ -74,7 +74,7 @@ class IdleRatio:
         self._samples = [(now_s, busy_s)]
 
     def ratio(self, now_s: float, busy_s: float) -> float:
-        """Return the idle ratio, from 0 (always busy) to 1."""
+        """Return the idle ratio, from 0 (always busy) to 1. `busy_s` is the thread's total CPU time until now."""
         samples = self._samples
         while len(samples) > 1 and now_s - samples[1][0] >= 2 * _WINDOW_S:
             del samples[0]

@@ -233,7 +233,8 @@ class Connection(asyncio.BufferedProtocol):
     def reserve_response(self, frame_bytes: int = 0) -> ResponseSlot:
         """Reserve the position of a response that is sent later.
 
-        The connection still processes its next requests, up to the limits.
+        The connection still processes its next requests, up to the limits. `frame_bytes` is the approximate size of
+        the delayed request's frame. A multiple of this size counts as queued bytes until the response is set.
         """
         slot = self.slot_type(self, request_bytes=_DECODED_BYTES_PER_FRAME_BYTE * frame_bytes)
         self._queued_bytes += slot.request_bytes
@@ -381,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
             self._start, self._end = 0, pending
 
     def _grow(self, start: int, end: int, needed: int) -> None:
-        """Grow the buffer for a frame of `needed` bytes.
+        """Grow the buffer for a frame of `needed` bytes, and keep the unprocessed data from `start` to `end`.
 
         For a large frame, the buffer grows only as fast as the bytes of the frame arrive.
         """
@@ -404,7 +405,10 @@ class Connection(asyncio.BufferedProtocol):
         self._start, self._end = 0, end - start
 
     def _stop_reading_when_full(self, start: int, pending: int) -> None:
-        """Make room in a full buffer, or stop reading if unprocessed requests fill all of it."""
+        """Make room in a full buffer, or stop reading if unprocessed requests fill all of it.
+
+        The unprocessed data consists of `pending` bytes from `start` on.
+        """
         if start:
             self._view[:pending] = self._view[start : start + pending]
             self._start, self._end = 0, pending

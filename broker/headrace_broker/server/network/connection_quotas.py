@@ -82,7 +82,10 @@ class ConnectionQuotas:
         return False
 
     def _add_on_probation(self, connection: Connection, limit: int) -> bool:
-        """Accept a connection although the clients' quota is used up, because it may come from a follower."""
+        """Accept a connection although the clients' quota is used up, because it may come from a follower.
+
+        At most `limit` connections are on probation at a time. Returns False if the connection cannot be accepted.
+        """
         others = len(self.connections) - len(self._on_probation)
         probation_max = min(limit, self._connections_max - self._connections_max // (2 * _RESERVED_FRACTION) - others)
         if probation_max <= 0:

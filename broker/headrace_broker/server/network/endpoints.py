@@ -44,7 +44,11 @@ def parse_protocol_map(text: str | None, errors: list[str]) -> Mapping[str, str]
 def parse_listeners(
     key: str, text: str, protocols: Mapping[str, str], controllers: Sequence[str], errors: list[str]
 ) -> tuple[Listener, ...]:
-    """Parse a comma-separated list of listeners. Append errors, which name the config `key`, to `errors`."""
+    """Parse a comma-separated list of listeners. Append errors, which name the config `key`, to `errors`.
+
+    `protocols` maps a listener's name to its security protocol, which must be PLAINTEXT unless the name is in
+    `controllers`.
+    """
     found: list[Listener] = []
     for part in (item.strip() for item in text.split(",")):
         if not part:

@@ -50,7 +50,7 @@ def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
 
 
 def _group_duplicates(request: Any, field: str) -> Any:
-    """Return a copy of the request in which items with equal names form a list, which counts as one item.
+    """Return a copy of the request in which equal-named items of `field` form a list, which counts as one item.
 
     A list has at most two items, because two are enough for the handler to reject the name.
     """
@@ -172,7 +172,10 @@ class LargeRequests:
         write: Callable[[Any], Result],
         splits: tuple[RequestSplit, ...],
     ) -> Result:
-        """Decode a request, handle it in parts, and encode the response. `read` and `write` run in the thread."""
+        """Decode a request with `read`, handle it in parts, and encode the response with `write`.
+
+        `read` and `write` run in the thread. The first of `splits` whose items are in the request determines the parts.
+        """
         async with self._requests:
             with self._gc_paused():
                 request = await self.run_in_executor(read)
@@ -187,7 +190,10 @@ class LargeRequests:
         write: Callable[[Any], Result],
         splits: tuple[RequestSplit, ...] = (),
     ) -> Result:
-        """Decode and handle a request that cannot be split. Wait for the response if necessary, and encode it."""
+        """Decode a request with `read`, handle it as a whole, and encode the response with `write`.
+
+        Wait for the response if necessary. `splits` is ignored.
+        """
         request = await self.run_in_executor(read)
         response = handle(request)
         if inspect.isawaitable(response):

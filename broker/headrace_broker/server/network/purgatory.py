@@ -39,7 +39,11 @@ class Purgatory:
         missing_bytes: int | None = None,
         required_offsets: dict[Hashable, int] | None = None,
     ) -> DelayedOperation:
-        """Call `complete` once: when the operation can complete, or after `wait_ms`."""
+        """Call `complete` once: when the operation can complete, or after `wait_ms`.
+
+        A fetch can complete when the data of `keys` has grown by `missing_bytes`. A produce can complete when each key
+        has reached its offset in `required_offsets`.
+        """
         operation = DelayedOperation(
             complete,
             keys,
@@ -52,7 +56,7 @@ class Purgatory:
         return operation
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> None:
-        """Complete the operations that can complete because the key's data has grown to `end_offset`.
+        """Complete the operations that can complete because the key's data has grown by `size_bytes` to `end_offset`.
 
         The completed operations run once the caller returns.
         """

@@ -268,7 +268,10 @@ class RequestRouter:
         self.run_for_connection(connection, route.api.name, respond)
 
     def run_for_connection(self, connection: Connection, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work`, which responds to a request of this connection. If `work` fails, close the connection."""
+        """Run `work`, which responds to a request of this connection. If `work` fails, close the connection.
+
+        `name` is the API's name, for the log line about a failure.
+        """
         task = asyncio.ensure_future(self._run(connection, name, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -326,6 +329,7 @@ class RequestRouter:
         """Shrink idle buffers, and close connections that are idle for longer than connections.max.idle.ms.
 
         Also close connections whose clients do not read their responses, if the responses use too much memory in total.
+        The caller calls this method every `step_ms`.
         """
         if self.unsent_bytes > _UNSENT_BYTES_MAX:
             for connection in [connection for connection in self.connections if connection.is_stuck]:

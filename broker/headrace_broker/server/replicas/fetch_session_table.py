@@ -58,11 +58,11 @@ class FetchSessionTable:
         return partition
 
     def has_nothing_for_replica(self, session: FetchSession, leader: int) -> bool:
-        """Return whether the leader has nothing that it must send to a follower immediately.
+        """Return whether the broker `leader` has nothing to send immediately to the follower that opened `session`.
 
         This is the case if the follower has all records of its partitions, the follower has reported this to the
         leader, and no consumer reads from the follower. If consumers read from the follower, it must receive a new high
-        watermark immediately.
+        watermark immediately. The result is False for the session of a consumer.
         """
         if session.replica_id < 0:
             return False
@@ -97,7 +97,8 @@ class FetchSessionTable:
     ) -> None:
         """Mark the partition dirty in the sessions of followers that are not throttled.
 
-        The sessions of consumers are updated when the high watermark advances.
+        `size_bytes` is the size of the appended records. The sessions of consumers are updated when the high watermark
+        advances.
         """
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:
@@ -107,7 +108,8 @@ class FetchSessionTable:
     def on_high_watermark_advanced(self, partition: Partition, size_bytes: int) -> None:
         """Mark the partition dirty, and try to complete the delayed requests of consumers.
 
-        A follower receives the new high watermark with its next response, or immediately if consumers read from it.
+        `size_bytes` is the approximate size of the newly committed records. A follower receives the new high
+        watermark with its next response, or immediately if consumers read from it.
         """
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:

@@ -163,7 +163,10 @@ class Replication:
             )
 
     def on_append(self, partition: Partition, base_offset: int, size_bytes: int) -> None:
-        """Update the replication state after an append as leader, and complete delayed fetches of followers."""
+        """Update the replication state after an append as leader, and complete delayed fetches of followers.
+
+        The leader has appended `size_bytes` of records, which begin at `base_offset`.
+        """
         assert partition.replicas is not None
         partition.replicas.on_appended(base_offset, self.now_ms())
         log = partition.log
@@ -208,7 +211,9 @@ class Replication:
     def read_replica(self, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
         """Return the follower that a consumer in `rack` should read from, or None if it should read from this leader.
 
-        From then on, this leader sends new high watermarks to the selected follower immediately.
+        The follower's log must contain `offset`, the consumer's fetch offset, and the follower must have an endpoint
+        for `listener`, the consumer's listener. From then on, this leader sends new high watermarks to the selected
+        follower immediately.
         """
         replicas = partition.replicas
         if self._selector is None or replicas is None:
