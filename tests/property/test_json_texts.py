@@ -89,7 +89,7 @@ def test_payloads_that_are_kept_as_text_are_json_objects_on_one_line(data: list[
         b"",
     ],
 )
-def test_batch_is_not_kept_as_text_if_one_payload_is_invalid_json_or_not_an_object_or_has_several_lines(
+def test_function_json_texts_returns_none_if_a_payload_is_invalid_json_or_not_an_object_or_has_several_lines(
     text: bytes,
 ) -> None:
     assert json_texts([b'{"a":1}', text]) is None

@@ -179,9 +179,10 @@ def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_while_the_isr_i
 def test_restarted_broker_accepts_requests_only_after_it_has_caught_up_with_metadata(
     lacks_only_its_registration: bool,
 ) -> None:
-    """Rule R11: after its crash, the broker lacks all metadata records, or lacks only its own registration.
+    """Rule R11: the restarted broker at first cannot read the metadata records that were written after its crash.
 
-    According to the metadata records that the broker has, the broker is still the leader.
+    According to the earlier metadata records, the broker is still the leader. If `lacks_only_its_registration` is
+    True, the broker can read all records except its new registration.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:
