@@ -550,7 +550,10 @@ def test_group_member_switches_to_new_coordinator_while_old_coordinator_hangs() 
 
 
 async def open_client_with_long_timeout(bootstrap: str, role: str) -> Cluster:
-    """Create the topic, and return a client that is connected to `bootstrap` and has a request timeout of 30 s."""
+    """Create the topic, and connect a client with the role "producer" or "consumer" to `bootstrap`.
+
+    The client's request timeout is 30 s.
+    """
     await create_topic(min_insync=1)
     properties = {"bootstrap.servers": bootstrap, "request.timeout.ms": "30000"}
     return await Cluster.open(ClientConfig.from_properties(properties, role))

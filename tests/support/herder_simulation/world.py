@@ -399,7 +399,10 @@ class World:
     # Checks
 
     def _check_assignments(self, generation: int, metadata: Mapping[str, bytes], plan: Mapping[str, bytes]) -> None:
-        """Check that each connector or task is assigned to only one member, and that no other member still owns it."""
+        """Check that `plan` assigns each connector or task to only one member, and that no other member still owns it.
+
+        `metadata` contains what each member owned when it joined the generation.
+        """
         found = {member: decode_assignment(data) for member, data in plan.items()}
         if any(each.error != NO_ERROR for each in found.values()):
             return
