@@ -96,7 +96,10 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
 
 
 def _measure_client_limit(our_system: BrokerUnderTest, loads: list[Load], report: Callable[[str], None]) -> None:
-    """Measure the client's maximum throughput with a broker that discards all records."""
+    """Measure the client's maximum throughput with a broker that discards all records.
+
+    The results are added to the measurements of `our_system`.
+    """
     program = [str(Path(__file__).with_name("null_broker.py"))]
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
         broker = BrokerProcess(Path(directory), {}, program)
@@ -149,7 +152,10 @@ def _consumption(system: BrokerUnderTest, scale: float, report: Callable[[str], 
 
 
 def _latency(system: BrokerUnderTest, pace_s: float, pinned: bool, report: Callable[[str], None]) -> None:
-    """Measure the latency with one request in flight. If `pinned`, broker and client run on separate processors."""
+    """Measure the latency with one request in flight. Each request is sent `pace_s` after the previous response.
+
+    If `pinned`, broker and client run on separate processors.
+    """
     name = ("paced" if pace_s else "back to back") + (", pinned apart" if pinned else "")
     program = str(Path(__file__).with_name("one_in_flight.py"))
     previous_processors = os.sched_getaffinity(system.pid)
@@ -211,6 +217,8 @@ def _rows(systems: list[BrokerUnderTest]) -> list[Row]:
 
 def _limit(system: BrokerUnderTest, name: str) -> str:
     """Return "the client is saturated" if the client limits the throughput, else "".
+
+    `name` is the name of the throughput in the measurements of `system`.
 
     The client limits the throughput if the rate is near the client's maximum, or if one of the client's threads uses a
     whole processor and the broker does not.

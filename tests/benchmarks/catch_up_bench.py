@@ -109,7 +109,11 @@ def _size(files: Path, topic: str) -> int:
 
 
 def _measure_growth(nodes: Nodes, topic: str, before_bytes: int, awaited_bytes: int, ours: Measurements) -> None:
-    """Measure the follower's MB/s and CPU ms per MB while its log grows from 5 % to 95 % of the expected bytes."""
+    """Measure the follower's MB/s and CPU ms per MB from 5 % to 95 % of the replication.
+
+    The follower appends `awaited_bytes` to its logs, which have `before_bytes` at the start. The results are added to
+    the measurements `ours`.
+    """
     first, last = before_bytes + awaited_bytes // 20, before_bytes + awaited_bytes * 19 // 20
     start: tuple[float, float, int] | None = None
     files, victim = nodes.data(VICTIM), [nodes.pids()[VICTIM - 1]]

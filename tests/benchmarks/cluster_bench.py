@@ -118,7 +118,10 @@ def _throughput(system: ClusterUnderTest, load: Load, partitions: int, report: C
 
 
 def _latency(system: ClusterUnderTest, pace_s: float, report: Callable[[str], None]) -> None:
-    """Measure the latency of requests to the partition's leader, with one request in flight."""
+    """Measure the latency of requests to the partition's leader, with one request in flight.
+
+    Each request is sent `pace_s` after the previous response.
+    """
     name = "paced" if pace_s else "back to back"
     program = str(Path(__file__).with_name("one_in_flight.py"))
     with fresh_topic(system.address, 1, REPLICAS) as topic:

@@ -162,7 +162,10 @@ def cluster_starters() -> list[Callable[..., AbstractContextManager[Nodes]]]:
 def wait_for_topics(
     bootstrap: str, holds: Callable[[dict[str, TopicMetadata]], bool], topic: str | None = None
 ) -> None:
-    """Fetch metadata until `holds(topics)` is true. Raises TimeoutError if this takes too long."""
+    """Fetch the metadata of `topic`, or of all topics if `topic` is None, until `holds(metadata)` is true.
+
+    Raises TimeoutError if this takes too long.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
@@ -177,7 +180,7 @@ def wait_for_topics(
 
 
 def wait_until_in_sync(bootstrap: str, topic: str, partitions: int, replicas: int) -> None:
-    """Wait until every partition has a leader and all its replicas are in sync."""
+    """Wait until `partitions` partitions of the topic have a leader and `replicas` in-sync replicas."""
 
     def holds(topics: dict[str, TopicMetadata]) -> bool:
         found = topics[topic].partitions.values() if topic in topics else ()

@@ -148,7 +148,10 @@ def _pipeline(
     source: Path,
     report: Callable[[str], None],
 ) -> None:
-    """Measure sources that write topics, and then sinks that read these topics."""
+    """Measure `connectors` sources that write one topic each, and then `connectors` sinks that read these topics.
+
+    Each connector uses the converter configuration `converter` and the first `smts` transforms.
+    """
     is_string = converter == FORMATS["String"]
     topics = [_create_topic(address) for _ in range(connectors)]
     records = connectors * source.stat().st_size // len(LINE % 0)

@@ -118,7 +118,10 @@ _SETTINGS_OF_TESTS = {
 
 
 def settings(address: str, **more: str) -> dict[str, str]:
-    """Return the settings of a worker in a new group, with Kafka's defaults for delays and timeouts."""
+    """Return the settings of a worker in a new group, with Kafka's defaults for delays and timeouts.
+
+    A keyword argument `a_b="x"` sets the key `a.b` to "x".
+    """
     group = f"bench-{time.time_ns()}"
     internal = {
         f"{kind}.storage.{key}": value

@@ -213,7 +213,7 @@ class Snapshot:
 class Figures:
     """The results of one round.
 
-    They cover the whole round, and separately the time from its first record to its last record.
+    The attributes `whole_*` cover the whole round. The attributes `steady_*` start at the round's first record.
     """
 
     whole_k_rows_s: float
@@ -224,7 +224,7 @@ class Figures:
 
     @classmethod
     def between(cls, start: Snapshot, first: Snapshot, last: Snapshot) -> Figures:
-        """Calculate the results from three snapshots."""
+        """Calculate the results from snapshots at the start, at the first record and at the last record."""
         steady = last.records - first.records
         return cls(
             last.records / (last.at_s - start.at_s) / 1000,

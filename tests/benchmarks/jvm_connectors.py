@@ -98,7 +98,7 @@ def systems_under_test(directory: Path, address: str, connector: str, **theirs: 
 
 
 def _plugins(connector: str) -> Path | None:
-    """Return the directory of all connectors, or None if `VARIABLE` is not set or Apache Kafka cannot run here.
+    """Return the directory that BENCH_JVM_CONNECTORS names, or None if it is not set or Apache Kafka cannot run here.
 
     Raises RuntimeError if the directory does not have the jars of `connector`.
     """

@@ -122,7 +122,7 @@ def _full_load(address: str) -> Iterator[list[int]]:
 def _node_fsync_row(cluster: ClusterProcess, quantile: str) -> Row:
     """Return the given quantile of the fsync latency, from the node where it is highest.
 
-    The latency includes fsyncs of the node's metadata log and of its rolled segments.
+    The latency includes fsyncs of the node's metadata log and of the rolled segments of its partitions.
     """
     slowest = 0.0
     for number in range(1, REPLICAS + 1):

@@ -53,7 +53,10 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def measure(bootstrap: str, topic: str, seconds: float | None, pace_s: float) -> dict[str, float]:
-    """Return latency percentiles in microseconds. If `seconds` is None, measure until standard input is closed."""
+    """Send requests, each `pace_s` after the previous response. Return latency percentiles in microseconds.
+
+    If `seconds` is None, measure until standard input is closed.
+    """
     leaders = _LeaderConnections(bootstrap, topic)
     for _ in range(_WARM_UP_REQUESTS):
         leaders.produce()

@@ -29,7 +29,10 @@ def warm_page_cache(megabytes: int, path: str) -> None:
 
 
 def receive_and_write(megabytes: int, path: str) -> tuple[float, float]:
-    """Send `megabytes` MB to the process. Return its MB/s and its CPU ms per MB."""
+    """Send `megabytes` MB to a new process that writes them to the file `path`.
+
+    Return the MB/s and the CPU ms per MB of the process.
+    """
     warm_page_cache(megabytes * 5 // 4, f"{path}.pages")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(_TIMEOUT_S)

@@ -36,7 +36,7 @@ class Measured(NamedTuple):
 
 
 def flights(directory: Path, scale: float) -> list[dict[str, object]]:
-    """Return the rows of the flights table: 336,776 times `scale` rows."""
+    """Return the first `scale` * 336,776 rows of the flights table."""
     database = directory / "flights.sqlite"
     prepare(database)
     connection = sqlite3.connect(database)

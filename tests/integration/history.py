@@ -11,7 +11,7 @@ topic, it must be there only once and in the producer's order.
                     reported an end offset above the final end offset; or, in a healthy cluster, a leader reported an
                     end offset that is not above every offset that was acknowledged or read earlier
     offset gap      the final topic has an offset without a record, or a consumer skipped or repeated an offset
-    group           a committed offset decreased, or no member of the group read a record below the committed offset
+    group           a committed offset decreased, or a record below the committed offset was read by no group member
     error           a client received an error that it should never receive
 """
 

@@ -106,9 +106,9 @@ def test_leader_and_active_controller_on_a_killed_node_are_replaced_within_the_t
 
 @pytest.mark.parametrize("times", TIMES)
 def test_producer_pauses_only_briefly_during_a_rolling_restart(cluster: ClusterProcess, times: int) -> None:
-    """Restart each node in turn, including leaders and the active controller.
+    """Restart the nodes in turn, `times` restarts in total, including leaders and the active controller.
 
-    With more than three restarts, the test lowers the producer's reconnect.backoff.max.ms.
+    If `times` is more than 3, the test lowers the producer's reconnect.backoff.max.ms.
     """
     # librdkafka increases its backoff when a broker disconnects again within reconnect.backoff.max.ms (see README.md).
     settings = {} if times <= 3 else {"reconnect.backoff.max.ms": 1000}

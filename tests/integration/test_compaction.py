@@ -146,7 +146,10 @@ def start_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:
 
 
 def job_of(directory: Path, bytes_per_second: float) -> CleaningJob:
-    """Create a log with about 3 MB in one inactive segment. Return the job that cleans this log."""
+    """Create a log with about 3 MB in one inactive segment.
+
+    Return the job that cleans this log and reads at most `bytes_per_second`.
+    """
     log = PartitionLog.open(DiskStorage(), str(directory), "t", 0, LogConfig(), 0)
     for number in range(30):
         columns = RecordColumns(keys=[b"k%d" % number], values=[bytes(100_000)], timestamps=0)

@@ -462,7 +462,7 @@ def request(worker: DistributedWorker, method: str, path: str, body: Any = None)
 
 
 def change_through(worker: DistributedWorker, name: str, batch_size: str) -> None:
-    """Pause, resume, restart and reconfigure a connector through `worker`, which may forward the requests.
+    """Pause, resume and restart a connector, and set its `batch.size`. Send all requests to `worker`.
 
     The worker forwards a request if another worker leads the group or runs the connector.
     """

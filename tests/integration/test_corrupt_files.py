@@ -36,7 +36,7 @@ class NodeWithCorruptFiles:
         self._log_size = 0
 
     def shut_down(self, how: str) -> None:
-        """Stop or kill the node, as `how` says."""
+        """Kill the node if `how` is "killed", else stop the node with a controlled shutdown."""
         if how == "killed":
             self.cluster.kill(self.node_id)
             died = f"node {self.node_id} died: killed by SIGKILL\n"

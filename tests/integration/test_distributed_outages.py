@@ -87,14 +87,14 @@ def starting_health(worker: DistributedWorker) -> Any:
 
 
 @pytest.mark.slow
-def test_starting_worker_stops_within_the_timeout_if_no_broker_is_available(tmp_path: Path) -> None:
+def test_sigterm_stops_a_starting_worker_within_the_timeout_while_no_broker_is_available(tmp_path: Path) -> None:
     worker = DistributedWorker(tmp_path / "worker", f"127.0.0.1:{free_port()}", SETTINGS)
     launch(worker)
     assert worker.stop() < STOP_TIMEOUT_S + 5
 
 
 @pytest.mark.slow
-def test_deleted_config_topic_is_reported_in_the_log_the_health_endpoint_and_rest_responses(
+def test_deletion_of_internal_topics_is_reported_in_the_log_in_health_responses_and_in_rest_errors(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     worker = DistributedWorker(tmp_path / "worker", broker.address, SETTINGS)
@@ -185,7 +185,7 @@ def test_tasks_continue_without_a_restart_if_the_broker_returns_within_the_sessi
 
 
 @pytest.mark.slow
-def test_running_worker_stops_within_the_timeout_after_its_broker_is_killed(
+def test_sigterm_stops_a_running_worker_within_the_timeout_after_its_broker_was_killed(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 2, {**SETTINGS, "session.timeout.ms": "60000"}) as workers:
@@ -198,7 +198,7 @@ def test_running_worker_stops_within_the_timeout_after_its_broker_is_killed(
 
 
 @pytest.mark.prove
-def test_running_worker_stops_within_the_timeout_while_its_broker_is_frozen(
+def test_sigterm_stops_a_running_worker_within_the_timeout_while_its_broker_is_frozen(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 1, SETTINGS) as [worker]:

@@ -95,7 +95,7 @@ def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
 
 
 def check_served_by_follower(cluster: ClusterProcess, consume: Callable[[], None], size_bytes: int) -> None:
-    """Run `consume`, and check that the follower in the consumer's rack sent the consumed records."""
+    """Run `consume`, and check that the follower in the consumer's rack sent the records: at least `size_bytes`."""
     before = {node: bytes_out(cluster, node) for node in (LEADER, OTHER, NEAR)}
     consume()
     sent = {node: bytes_out(cluster, node) - before[node] for node in before}

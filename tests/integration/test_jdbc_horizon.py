@@ -43,7 +43,7 @@ def props(server: postgres.Postgres) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing", "incrementing"])
-def test_row_that_is_committed_after_later_rows_is_skipped_unless_snapshot_horizon_is_true(
+def test_row_that_is_committed_after_a_row_with_a_larger_id_is_skipped_unless_snapshot_horizon_is_true(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode} | ({} if mode == "incrementing" else {"timestamp.column.name": "at"})
@@ -54,7 +54,7 @@ def test_row_that_is_committed_after_later_rows_is_skipped_unless_snapshot_horiz
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "incrementing"])
-def test_later_rows_are_not_read_before_an_open_prepared_transaction_is_committed(
+def test_rows_inserted_after_a_prepared_transaction_are_not_read_until_the_transaction_is_committed(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode, "snapshot.horizon": "true"}

@@ -93,7 +93,7 @@ def rows_of(database: psycopg.Connection[Any], table: str) -> int:
 
 
 def connectors(directory: Path, server: postgres.Postgres, chunks: str) -> list[Path]:
-    """Write the configuration files of a source and two sinks.
+    """Write the configuration files of a source with `initial.load.chunks` set to `chunks`, and of two sinks.
 
     One sink uses the row's id as the primary key. The other sink uses the record's topic, partition and offset.
     """

@@ -112,7 +112,7 @@ def test_float_columns_are_read_with_their_exact_values(database: Any, props: di
 
 @pytest.mark.parametrize("is_query", [False, True])
 @pytest.mark.parametrize(("kind", "digits"), [("datetime", 0), ("datetime(3)", 3), ("datetime(6)", 6)])
-def test_row_is_read_only_when_no_further_row_can_have_the_same_timestamp(
+def test_row_is_not_read_while_further_rows_with_the_same_timestamp_can_be_inserted(
     database: Any, props: dict[str, str], monkeypatch: pytest.MonkeyPatch, kind: str, digits: int, is_query: bool
 ) -> None:
     database.execute(f"CREATE TABLE t (id int PRIMARY KEY, at {kind} NOT NULL)")
@@ -286,7 +286,7 @@ def test_missing_or_unknown_database_in_connection_url_is_reported(
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing", "incrementing"])
-def test_row_that_is_committed_after_later_rows_is_skipped_unless_snapshot_horizon_is_true(
+def test_row_that_is_committed_after_a_row_with_a_larger_id_is_skipped_unless_snapshot_horizon_is_true(
     server: mariadb.MariaDb, database: Any, props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode, "timestamp.column.name": "at", "incrementing.column.name": "id"}

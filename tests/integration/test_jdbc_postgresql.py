@@ -146,7 +146,7 @@ def test_timestamp_and_incrementing_mode_resumes_between_rows_with_equal_timesta
 @pytest.mark.parametrize(
     ("kind", "digits"), [("timestamp(0)", 0), ("timestamp(3)", 3), ("timestamp", 6), ("whole_seconds", 0)]
 )
-def test_row_is_read_only_when_no_further_row_can_have_the_same_timestamp(
+def test_row_is_not_read_while_further_rows_with_the_same_timestamp_can_be_inserted(
     database: psycopg.Connection[Any],
     props: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,

@@ -240,7 +240,7 @@ def test_upsert_into_a_table_without_a_unique_constraint_is_rejected(url: str, d
     assert query(database, "SELECT count(*) FROM items") == [(0,)]
 
 
-def test_only_records_whose_upserts_violate_a_unique_constraint_besides_the_primary_key_are_rejected(
+def test_only_records_whose_upserts_violate_a_unique_constraint_other_than_the_primary_key_are_rejected(
     url: str, database: Database
 ) -> None:
     database.execute("CREATE TABLE items (id int PRIMARY KEY, name text UNIQUE, price float8)")

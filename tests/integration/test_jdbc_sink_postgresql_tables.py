@@ -106,7 +106,7 @@ def test_values_are_not_rounded_after_the_type_of_a_column_was_changed(
 
 
 @pytest.mark.parametrize("table", ["items", "headrace_stage_0"])
-def test_upserts_do_not_change_another_table_with_the_name_of_a_temporary_table(
+def test_upserts_write_to_the_right_table_if_a_table_has_the_same_name_as_the_sinks_temporary_table(
     url: str, database: Database, table: str
 ) -> None:
     database.execute("CREATE TABLE headrace_stage_0 (id int PRIMARY KEY, name text, price float8)")

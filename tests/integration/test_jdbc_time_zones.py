@@ -122,7 +122,7 @@ def test_timestamp_and_datetime_columns_are_compared_in_db_timezone_in_mysql(
 
 @pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
-def test_row_whose_datetime_the_server_sets_in_its_time_zone_is_read_after_the_second_of_the_datetime_has_ended(
+def test_each_row_with_a_datetime_that_the_server_sets_in_its_own_time_zone_is_read_exactly_once(
     mysql_database: Any, mysql_props: dict[str, str], zone: str, mode: str
 ) -> None:
     mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
@@ -143,7 +143,7 @@ def test_row_whose_datetime_the_server_sets_in_its_time_zone_is_read_after_the_s
 
 
 @pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
-def test_row_whose_datetime_is_the_current_time_in_utc_is_not_read_before_the_second_has_ended(
+def test_row_whose_datetime_is_the_current_time_in_utc_is_not_read_before_the_current_second_has_ended(
     mysql_database: Any, mysql_props: dict[str, str], zone: str
 ) -> None:
     mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")
@@ -195,7 +195,7 @@ def test_rows_with_local_times_that_do_not_exist_in_db_timezone_are_read_once_an
     assert _ids(settings, offsets) == [4, 5, 6]
 
 
-def test_running_task_reads_each_row_once_if_its_timestamp_is_after_a_daylight_saving_change(
+def test_running_task_reads_each_row_with_a_timestamp_after_a_daylight_saving_change_exactly_once(
     postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str]
 ) -> None:
     database = postgresql_database

@@ -139,7 +139,10 @@ def test_worker_exits_if_admin_listeners_has_the_port_of_another_listener(tmp_pa
 
 
 def cors(worker: Worker, method: str, path: str, origin: str | None, asked: str | None = None) -> dict[str, str]:
-    """Return the CORS headers of a response, without the prefix Access-Control-."""
+    """Send a request, and return the CORS headers of the response without the prefix Access-Control-.
+
+    If `asked` is given, the request is a preflight request for the method `asked`.
+    """
     request = urllib.request.Request(worker.url + path, method=method)
     if origin is not None:
         request.add_header("Origin", origin)

@@ -95,7 +95,10 @@ def send(
     headers: Mapping[str, str] = {},
     url: str | None = None,
 ) -> tuple[int, http.client.HTTPMessage, str]:
-    """Send a request without the credentials of `worker`. Return status, headers and body of the response."""
+    """Send a request to `url`, or to the URL of `worker` if `url` is None, without the worker's credentials.
+
+    Return status, headers and body of the response.
+    """
     address = urlsplit(url or worker.url)
     host, port = address.hostname or "", address.port
     connection: http.client.HTTPConnection

@@ -1,7 +1,8 @@
 """Tests that kill -9 of the worker changes no object of an S3 sink, because delivery is exactly once.
 
-Two connectors write the same topic while the worker is killed. One of them rotates files by the number of records, the
-other by timestamps. Afterwards, they write the topic to other directories without kills. The objects must be equal.
+Two sinks write the records of a topic to objects while the worker is killed. One sink rotates files by the number of
+records, the other by timestamps. Afterwards, sinks with the same settings write the same records to other directories
+without kills. The objects must be equal.
 """
 
 from __future__ import annotations
@@ -128,7 +129,11 @@ class Producing(threading.Thread):
 
 
 def expected_objects(per_partition: int) -> int:
-    """Return the number of complete objects. Each hour except the last has one object with values and one with keys."""
+    """Return the number of complete objects of both sinks if each partition has `per_partition` records.
+
+    One sink writes an object for each FLUSH_SIZE records of a partition. For each hour except the last, the other sink
+    writes an object with values and an object with keys.
+    """
     hours = (per_partition - 1) // PER_HOUR
     return PARTITIONS * (per_partition // FLUSH_SIZE + 2 * hours)
 

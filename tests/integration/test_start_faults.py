@@ -61,7 +61,7 @@ def command(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **prop
 
 
 def start_error(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **properties: object) -> str:
-    """Start a node that must fail to start, and return its error line."""
+    """Start a node that must fail to start, and return its error line. The node's clock is `ahead_s` ahead."""
     done = subprocess.run(
         command(directory, cluster_id, ahead_s=ahead_s, **properties),
         capture_output=True,

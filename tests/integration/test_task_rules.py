@@ -283,7 +283,7 @@ def test_slow_sink_task_stays_in_its_group_during_a_long_put_and_while_it_is_pau
     assert entries(worker, "close") == []
 
 
-def test_new_member_of_a_slow_sink_tasks_group_does_not_wait_until_the_task_has_put_its_backlog(
+def test_member_that_joins_the_group_of_a_slow_sink_task_does_not_wait_until_the_task_has_put_its_backlog(
     worker: Worker,
 ) -> None:
     """The task needs 20 s to put its backlog, and max.poll.interval.ms gives its consumer 60 s to rejoin the group."""

@@ -176,7 +176,7 @@ class BackgroundProducer:
 
 
 def assert_loaded_once(path: Path, ends: dict[str, int]) -> None:
-    """Assert that every record of every partition is in its table exactly once."""
+    """Assert that the tables in `path` contain every record below the end offsets `ends` exactly once."""
     for topic in TOPICS:
         rows = DeltaTable(path / topic).to_pyarrow_table(columns=["_kafka_partition", "_kafka_offset", "n"]).to_pylist()
         seen = Counter((row["_kafka_partition"], row["_kafka_offset"]) for row in rows)

@@ -22,7 +22,10 @@ CONVERTER = make_converter(JsonConverter, "value", schemas_enable="false")
 
 
 def decoded(data: list[bytes | None], *, as_text: bool) -> list[Any] | str:
-    """Return the repr of each value, or the repr of the error. A repr distinguishes 1 from 1.0 and from True."""
+    """Return the repr of each value, or the repr of the error. A repr distinguishes 1 from 1.0 and from True.
+
+    If `as_text` is true, the converter keeps JSON objects as text, and they are decoded when their values are read.
+    """
     convert = CONVERTER.to_connect_texts if as_text else CONVERTER.to_connect_batch
     try:
         return [repr(value) for run in convert("t", data) for value in listed(run.values)]
@@ -89,7 +92,7 @@ def test_payloads_that_are_kept_as_text_are_json_objects_on_one_line(data: list[
         b"",
     ],
 )
-def test_batch_is_not_kept_as_text_if_one_payload_is_invalid_json_or_not_an_object_or_has_several_lines(
+def test_function_json_texts_returns_none_if_a_payload_is_invalid_json_or_not_an_object_or_has_several_lines(
     text: bytes,
 ) -> None:
     assert json_texts([b'{"a":1}', text]) is None

@@ -128,7 +128,11 @@ class ProducerModel:
                 self.stalled.append((partition, bytearray(batch.data)))
 
     def complete_oldest_request(self, result: str, arrived: int = 0) -> None:
-        """Complete the oldest request with `result`. If the connection is lost, all later requests are lost too."""
+        """Complete the oldest request with `result`.
+
+        If `result` is "lost" or "stalled", the connection is lost and all later requests fail too. `arrived` is the
+        number of batches that were appended before the connection was lost.
+        """
         if not self.in_flight:
             return
         if result in ("lost", "stalled"):

@@ -204,7 +204,10 @@ class SinkTaskMachine(RuleBasedStateMachine):
     )
     @precondition(lambda self: self.polls > 0 and not self.has_failed)
     def poll(self, counts: dict[Partition, int], is_current: bool) -> None:
-        """Complete a poll. If `is_current` is false, the returned records were fetched before the last seek."""
+        """Complete a poll with `counts[partition]` records of each partition that is assigned and not paused.
+
+        If `is_current` is false, the records were fetched before the last seek.
+        """
         self.polls -= 1
         chunks = []
         for partition, count in counts.items():

@@ -209,6 +209,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
         """Run the task until its thread waits.
 
         `plan` lists the source partitions and record counts of the first poll. The poll fails if `plan` is None.
+        If `prepares_topics` is true, each `PrepareTopic` effect succeeds immediately.
         """
         self.poll_plan = plan
         for _ in range(50):

@@ -179,9 +179,10 @@ def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_while_the_isr_i
 def test_restarted_broker_accepts_requests_only_after_it_has_caught_up_with_metadata(
     lacks_only_its_registration: bool,
 ) -> None:
-    """Rule R11: after its crash, the broker lacks all metadata records, or lacks only its own registration.
+    """Rule R11: the restarted broker at first cannot read the metadata records that were written after its crash.
 
-    According to the metadata records that the broker has, the broker is still the leader.
+    According to the earlier metadata records, the broker is still the leader. If `lacks_only_its_registration` is
+    True, the broker can read all records except its new registration.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -549,7 +550,10 @@ def test_group_member_switches_to_new_coordinator_while_old_coordinator_hangs() 
 
 
 async def open_client_with_long_timeout(bootstrap: str, role: str) -> Cluster:
-    """Create the topic, and return a client that is connected to `bootstrap` and has a request timeout of 30 s."""
+    """Create the topic, and connect a client with the role "producer" or "consumer" to `bootstrap`.
+
+    The client's request timeout is 30 s.
+    """
     await create_topic(min_insync=1)
     properties = {"bootstrap.servers": bootstrap, "request.timeout.ms": "30000"}
     return await Cluster.open(ClientConfig.from_properties(properties, role))

@@ -78,7 +78,10 @@ class Run:
         print(f"[{time.monotonic() - self._started_s:7.1f} s] {line}", flush=True)
 
     def episode(self, name: str, duration_s: float) -> None:
-        """Apply a fault, wait, undo the fault, and wait until the cluster has recovered. Raises NotRecoveredError."""
+        """Apply the fault `name` for `duration_s`, undo it, and wait until the cluster has recovered.
+
+        Raises NotRecoveredError.
+        """
         self.clients.cluster_is_healthy.clear()
         began = len(self.clients.events)
         description = FAULTS[name](self)
@@ -116,6 +119,8 @@ class Run:
 
     def await_recovered(self, new_records: int = _NEW_ACKNOWLEDGEMENTS) -> dict[str, float]:
         """Wait until all replicas are in sync, and all producers, consumers and committing members have made progress.
+
+        A producer has made progress when all records sent so far and `new_records` more are acknowledged.
 
         Returns the seconds until each condition was met. Raises NotRecoveredError.
         """

@@ -29,7 +29,7 @@ def broker_image(
 
 
 def partition_image(replicas: str, isr: str, leader: int, elr: str = "", **more: Any) -> PartitionImage:
-    """Return a partition. Each digit is a broker id, e.g. ("123", "12", 1) has replicas 1, 2, 3 and ISR 1, 2."""
+    """Return a partition. Each digit is a broker id, e.g. ("123", "12", 1): replicas 1, 2, 3, ISR 1, 2, leader 1."""
     broker_ids = tuple(map(int, replicas))
     return PartitionImage(
         replicas=broker_ids,

@@ -30,7 +30,7 @@ class Monitored:
         self._settings = settings
 
     def config(self, tasks: int | None = None, **more: str) -> dict[str, str]:
-        """Return the connector's configuration."""
+        """Return the connector's configuration. If `tasks` is given, change the connector's number of tasks first."""
         self.tasks = tasks or self.tasks
         return {
             "connector.class": "MonitoredSource",

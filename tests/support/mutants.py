@@ -304,7 +304,9 @@ _HARNESSES = {"cluster": _run_cluster, "quorum": _run_quorum, "figure 8": _run_f
 
 
 def find_catching_seed(name: str, first: int, count: int, seconds_max: float = 1e9) -> tuple[int, str] | None:
-    """Return (seed, error) of the first seed that catches the mutant, or None if no seed does.
+    """Try `count` seeds, beginning with `first`. Start no new seed after `seconds_max`.
+
+    Return (seed, error) of the first seed that catches the mutant, or None if no seed does.
 
     The mutant stays applied to this process.
     """

@@ -126,7 +126,10 @@ class Network:
         return f"from {self.address(source)} to {self.address(target)}"
 
     def throttle(self, machine: int, rate_kbit: int) -> None:
-        """Limit the bandwidth to `machine`. Packets that would be queued for more than 400 ms are dropped."""
+        """Limit the traffic that `machine` receives to `rate_kbit` kbit/s.
+
+        Packets that would be queued for more than 400 ms are dropped.
+        """
         tc = [*_within(self._router), "tc", "qdisc", "replace", "dev", f"m{machine}", "root"]
         subprocess.run([*tc, *_SLOW.format(rate_kbit=rate_kbit).split()], check=True)
         self._throttled.add(machine)

@@ -97,7 +97,7 @@ class MemoryRaftLog:
         self.log_start_offset = self.flushed_offset = snapshot[0]
 
     def take_snapshot(self, committed: Sequence[Entry], end_offset: int) -> None:
-        """Replace the entries below `end_offset` with a snapshot."""
+        """Replace the entries below `end_offset` with a snapshot. `committed` contains all committed entries."""
         epoch = committed[end_offset - 1][0]
         self.snapshots[end_offset, epoch] = pickle.dumps(list(committed[:end_offset]))
         del self.entries[: end_offset - self.log_start_offset]
@@ -141,7 +141,10 @@ class Node:
         self.log.flushed_offset = self.log.log_end_offset  # recovery flushes the records that survived
 
     def submit(self, step: Callable[[], list[Any]]) -> None:
-        """Pass an input to the state machine once the `Persist` in progress and all earlier inputs are done."""
+        """Call `step`, which passes an input to the state machine, after all earlier inputs.
+
+        A `Persist` in progress must complete first.
+        """
         self._inbox.append(step)
         self._process()
 

@@ -215,7 +215,10 @@ class _Node:
         self.log.flushed_offset = self.log.log_end_offset  # recovery flushes the records that survived
 
     def submit(self, step: Callable[[], list[Effect]]) -> None:
-        """Pass an input to the state machine once the `Persist` in progress and all earlier inputs are done."""
+        """Call `step`, which passes an input to the state machine, after all earlier inputs.
+
+        A `Persist` in progress must complete first.
+        """
         self._inputs.append(step)
         self.process()
 

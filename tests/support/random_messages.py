@@ -27,7 +27,8 @@ Choose = Callable[[Field, Random], Any]
 def random_message(message: type[Message], version: int, rng: Random, choose: Choose | None = None) -> Any:
     """Return a message of this type.
 
-    The fields that `version` contains have random values. All other fields have their default values.
+    The fields that `version` contains have random values, which `choose` may determine. All other fields have their
+    default values.
     """
     values = {}
     for field in message.__fields__:

@@ -1,4 +1,4 @@
-"""Real clients that record all requests and responses (`integration.history`) while faults are injected in a cluster.
+"""Real clients that record all requests and responses (`integration.history`) while faults are injected into a cluster.
 
 There are idempotent producers with keyed records, and a consumer group whose members commit their positions. There is
 also a consumer of all partitions, and a client that queries end offsets and committed offsets. A timeout does not count

@@ -65,7 +65,10 @@ class SharedWorkers:
 
     @contextmanager
     def acquire(self, settings: Mapping[str, str] = {}) -> Iterator[SharedWorker]:
-        """Yield a worker without connectors and topics. Keep it for the next test, unless this test stops it."""
+        """Yield a worker that has these settings, and no connectors and topics.
+
+        Keep the worker for later tests with the same settings, unless this test stops it.
+        """
         key = tuple(sorted(settings.items()))
         worker = self._idle.pop(key, None)
         if worker is None:

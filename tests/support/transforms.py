@@ -21,7 +21,10 @@ def make_plugin(name: str, kind: str = "transform", /, **props: str) -> Any:
 
 
 def make_converter(converter_class: type[_C], which: str = "value", /, **props: str) -> _C:
-    """Create and configure a converter. ``_`` in a keyword stands for a dot, e.g. ``schemas_enable``."""
+    """Create a converter and configure it for `which`: "key" or "value".
+
+    ``_`` in a keyword stands for a dot, e.g. ``schemas_enable``.
+    """
     configured: _C = create_converter(
         converter_class, {key.replace("_", "."): value for key, value in props.items()}, which
     )

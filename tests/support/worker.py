@@ -202,7 +202,10 @@ class Worker:
 def wait_for(
     condition: Callable[[], bool], description: str, timeout_s: float = 40, explain: Callable[[], Any] = lambda: ""
 ) -> None:
-    """Wait until `condition()` is true. Raises AssertionError on a timeout."""
+    """Wait until `condition()` is true.
+
+    On a timeout, raises an AssertionError that contains `description` and the result of `explain()`.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"timed out after {timeout_s} s waiting for: {description} {explain()}"

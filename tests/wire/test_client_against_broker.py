@@ -696,7 +696,7 @@ def test_partitions_of_a_dead_group_member_are_assigned_to_another_member_after_
     asyncio.run(run())
 
 
-def test_stopping_member_leaves_the_group_at_once_while_it_waits_for_the_end_of_a_rebalance(
+def test_member_that_is_stopped_during_a_rebalance_leaves_the_group_before_the_rebalance_has_completed(
     broker: BrokerProcess,
 ) -> None:
     async def run() -> None:

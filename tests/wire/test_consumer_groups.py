@@ -58,7 +58,7 @@ def admin(broker: BrokerProcess) -> AdminClient:
 
 
 def produce(broker: BrokerProcess, topic: str, first: int, number: int) -> set[str]:
-    """Send values to all partitions round-robin. Return the values."""
+    """Send `number` values, numbered from `first`, to all partitions round-robin. Return the values."""
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
     values = [f"value-{n}" for n in range(first, first + number)]
     for n, value in enumerate(values):

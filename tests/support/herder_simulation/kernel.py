@@ -103,7 +103,7 @@ class Scope:
             self.call_later(self.kernel.rng.randint(0, 20), callback)
 
     def spawn(self, steps: Steps) -> Process:
-        """Start a process."""
+        """Start a process that runs the generator `steps`."""
         process = Process(self, steps)
         process.advance(None)
         return process

@@ -587,7 +587,7 @@ class SimulatedWorker:
             self._queued.clear()
 
     def status_of(self, connector: str, task: int | None) -> Status | None:
-        """Return the status that this worker's REST API shows."""
+        """Return the status of a task, or of its connector if `task` is None, as this worker's REST API shows it."""
         statuses = self.statuses.get(connector)
         return statuses.connector if task is None else statuses.tasks.get(task)
 

@@ -235,7 +235,10 @@ class World:
                 return RequestRestart(name, True, rng.random() < 0.5), expected.acknowledged
 
     def _change(self, name: str, change: ConfigChange, version: str | None) -> Steps:
-        """Send a request, at most four times, until it is acknowledged."""
+        """Send a request that changes the connector `name`, at most four times, until it is acknowledged.
+
+        `version` is the version of the connector's configuration after the change, or None if the connector is deleted.
+        """
         expected, changes_config = self.expected[name], isinstance(change, PutConnector | DeleteConnector)
         for _ in range(4):
             target = self.kernel.rng.choice(sorted(self.workers))
@@ -276,7 +279,7 @@ class World:
         call: Callable[[SimulatedWorker], Steps],
         timeout_ms: int = 30_000,
     ) -> Steps:
-        """Send a REST request to a worker. Raises NoResponseError, NotLeaderError."""
+        """Send a REST request to the worker `name`, which executes `call`. Raises NoResponseError, NotLeaderError."""
         answer, found = Future(), self.workers.get(name)
 
         def run(worker: SimulatedWorker) -> Steps:
@@ -396,7 +399,10 @@ class World:
     # Checks
 
     def _check_assignments(self, generation: int, metadata: Mapping[str, bytes], plan: Mapping[str, bytes]) -> None:
-        """Check that each connector or task is assigned to only one member, and that no other member still owns it."""
+        """Check that `plan` assigns each connector or task to only one member, and that no other member still owns it.
+
+        `metadata` contains what each member owned when it joined the generation.
+        """
         found = {member: decode_assignment(data) for member, data in plan.items()}
         if any(each.error != NO_ERROR for each in found.values()):
             return
