@@ -86,9 +86,9 @@ class TestCombinations:
         ("props", "key", "message"),
         [
             ({"query": "SELECT 1", "query.masked": "SELECT 2"}, "query.masked", "together with query:"),
-            ({"table.whitelist": "a", "table.exclude.list": "b"}, "table.exclude.list", "with table.whitelist:"),
-            ({"table.blacklist": "a", "table.exclude.list": "b"}, "table.exclude.list", "with table.blacklist:"),
-            ({"query": "SELECT 1", "table.exclude.list": "b"}, "table.exclude.list", "with query:"),
+            ({"table.whitelist": "a", "table.exclude.list": "b"}, "table.exclude.list", "with table.whitelist,"),
+            ({"table.blacklist": "a", "table.exclude.list": "b"}, "table.exclude.list", "with table.blacklist,"),
+            ({"query": "SELECT 1", "table.exclude.list": "b"}, "table.exclude.list", "with query,"),
             ({"table.exclude.list": "b"}, "table.exclude.list", "needs table.include.list; set table.include.list=.*"),
         ],
     )
