@@ -256,7 +256,8 @@ class Dialect(ABC):
         problem = f"table {table}: no Connect type can represent the columns {described}"
         if self.config.unsupported_columns == "fail":
             raise ConnectError(
-                f"{problem}; set unsupported.columns=text to read these columns as text, or warn to skip them"
+                f"{problem}; set unsupported.columns=text to read these columns as text, or "
+                "unsupported.columns=warn to skip them"
             )
         names = {f"{table}.{column.name}" for column in columns}
         if names - self._skipped:

@@ -148,7 +148,7 @@ class ValueFormat:
 
     @property
     def decimals_numeric(self) -> bool:
-        """Whether to parse decimals as numbers until a record shows how they are encoded."""
+        """The encoding of decimals that is assumed until a record shows it: true for JSON numbers, false for base64."""
         return self._settings.get("value.converter.decimal.format", "").upper() == "NUMERIC"
 
     @property

@@ -121,7 +121,7 @@ def test_controller_request_sees_earlier_uncommitted_changes() -> None:
     run(work())
 
 
-def test_response_and_metadata_image_change_wait_until_the_records_are_committed() -> None:
+def test_response_is_sent_and_metadata_image_is_updated_only_after_the_records_are_committed() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), voters=(1, 2, 3)).start()
         waiting = asyncio.ensure_future(cluster.service.submit(next_block))

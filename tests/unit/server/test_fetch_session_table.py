@@ -27,9 +27,10 @@ def partition(**changes: Any) -> Any:
 
 
 def new_session(table: FetchSessionTable, held: Any, replica: int = REPLICA) -> FetchSession:
-    """Return a session in which `replica` fetches `held`, which is partition t-0 or None, from offset 10.
+    """Return a session in which `replica` fetches partition t-0 from offset 10.
 
-    The leader has recorded this fetch offset.
+    `held` is the leader's object for the partition, or None if the leader has none. The leader has already recorded
+    the fetch offset.
     """
     wanted = FetchPartition(partition=0, current_leader_epoch=4, fetch_offset=10)
     request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic_id=TOPIC_ID, partitions=[wanted])])
