@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -52,6 +54,22 @@ def test_secrets_are_masked_in_log_messages_and_stack_traces() -> None:
     assert "hunter22" not in text
     assert "tiger-1" not in text
     assert "scott [hidden]" in text
+
+
+def test_escaped_forms_of_a_secret_are_masked() -> None:
+    secret = 'p4ss"w\\\u00f6r d+/%'
+    logs.secrets.add([secret])
+    forms = [
+        secret,
+        repr(secret),
+        json.dumps(secret),
+        json.dumps(secret, ensure_ascii=False),
+        quote(secret),
+        quote_plus(secret),
+    ]
+    for form in forms:
+        masked = logs.secrets.mask(f"user=scott&password={form}&x=1")
+        assert masked.strip("'\"") in {f"user=scott&password={q}[hidden]{q}&x=1" for q in ("", "'", '"')}
 
 
 def test_short_secrets_are_not_masked_in_log_lines() -> None:
