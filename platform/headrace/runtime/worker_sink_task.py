@@ -111,10 +111,18 @@ class WorkerSinkTask(WorkerTask):
 
     def _step(self) -> None:
         """Handle the next event if there is one, otherwise carry out `SinkTaskCore.next_step`."""
-        try:
-            self._handle(*self._events.get_nowait())
-        except queue.Empty:
+        event = self._next_event()
+        if event is None:
             self._carry_out(self.core.next_step(_now_ms()))
+        else:
+            self._handle(*event)
+
+    def _next_event(self) -> tuple[_Event, Callable[[], None] | None] | None:
+        """Return the next event, or None if there is none."""
+        try:
+            return self._events.get_nowait()
+        except queue.Empty:
+            return None
 
     def _handle(self, event: _Event, on_handled: Callable[[], None] | None) -> None:
         try:
