@@ -344,7 +344,7 @@ def _columns(batch: Batch, parameters: Sequence[str]) -> list[Sequence[Any]]:
         "topic": lambda: [batch.topic] * count,
         "partition": lambda: [batch.partition] * count,
         "timestamp": batch.timestamp_list,
-        "headers": lambda: [Headers(each) for each in batch.headers or [Headers()] * count],
+        "headers": lambda: [Headers.copy_of(each) for each in batch.headers or [Headers()] * count],
         "record": lambda: records,
     }
     return [columns[name]() for name in parameters]

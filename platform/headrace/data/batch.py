@@ -116,7 +116,7 @@ class Batch:
                 "value_schema": self.value_schema,
                 "value": value,
                 "timestamp": timestamp,
-                "headers": Headers(header),  # a copy, because records of the batch may share the object
+                "headers": Headers.copy_of(header),  # a copy, because records of the batch may share the object
             }
 
     def to_records(self) -> list[Any]:

@@ -7,13 +7,17 @@ therefore change a copy of the object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from datetime import datetime
+from decimal import Decimal
 from itertools import repeat
 from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.data.schema import Schema
 
+_UNCHANGEABLE = frozenset({str, bytes, int, float, bool, type(None), Decimal, datetime})
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -30,6 +34,15 @@ class Headers(list[Header]):
     """The headers of one record, in order."""
 
     __slots__ = ()
+
+    @classmethod
+    def copy_of(cls, headers: Iterable[Header]) -> Headers:
+        """Return a copy that shares no changeable values, such as maps, with `headers`."""
+        copied = cls(headers)
+        for index, header in enumerate(copied):
+            if type(header.value) not in _UNCHANGEABLE:
+                copied[index] = header._replace(value=deepcopy(header.value))
+        return copied
 
     def add(self, key: str, value: Any, schema: Schema | None = None) -> Headers:
         """Append a header; returns self."""

@@ -112,9 +112,10 @@ def test_method_map_headers_calls_its_function_once_for_a_headers_object_that_se
 
 
 def test_changing_the_headers_of_one_record_does_not_change_other_records_or_their_batch() -> None:
-    shared = Headers().add("h", 1)
+    shared = Headers().add("h", {"a": 1})
     batch = SinkBatch("t", ["a", "b"], partition=0, offsets=range(2), headers=[shared, shared])
     first, second = batch.to_records()
     first.headers.add("only-first", 2)
-    assert second.headers == [Header("h", None, 1)]
-    assert batch.headers == [[Header("h", None, 1)]] * 2
+    first.headers[0].value["a"] = 2
+    assert second.headers == [Header("h", None, {"a": 1})]
+    assert batch.headers == [[Header("h", None, {"a": 1})]] * 2

@@ -415,7 +415,7 @@ def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(s
 
 @pytest.mark.parametrize("seed", range(8))
 def test_segments_that_were_replaced_at_startup_do_not_return_after_power_failure(seed: int) -> None:
-    """Recovery would drop all later segments if a replaced segment came back, even if only its index files came back."""
+    """Recovery would drop all later segments if a replaced segment, or only its index files, came back."""
     disk, _, log, _ = with_flushed_records(seed)
     swap = f"{log.segments[0].path(LOG_SUFFIX)}.swap"
     following = log.segments[3].base_offset
