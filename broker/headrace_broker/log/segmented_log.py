@@ -222,7 +222,7 @@ class SegmentedLog:
     def _go_offline(self, problem: str, error: OSError, *, may_stay_online: bool = True) -> ApiError:
         """Take the log offline and return the ApiError to raise.
 
-        `action` names the failed operation in the error text. With `may_stay_online`, the log stays online if `error`
+        `problem` names the failed operation in the error text. With `may_stay_online`, the log stays online if `error`
         means that the process is out of file descriptors.
         """
         reason = f"{problem} {error.filename or self.directory}: {error.strerror or error}"
