@@ -16,6 +16,8 @@ from headrace.runtime.sink_task_core import (
     Commit,
     Convert,
     Effect,
+    JoinGroup,
+    LeaveGroup,
     Open,
     Opened,
     Poll,
@@ -63,6 +65,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.flush_fails = False
         self.has_failed = False
         self.is_stopped = False
+        self.is_confirmed = True
         self.tolerates_errors = True
 
     # Execution of SinkTaskCore's effects
@@ -104,6 +107,11 @@ class SinkTaskMachine(RuleBasedStateMachine):
             case Poll(count):
                 self.polls += count
                 assert self.polls <= POLLS_MAX
+            case LeaveGroup():
+                assert not self.open
+                assert self.polls == POLLS_MAX
+            case JoinGroup():
+                self.polls = POLLS_MAX
             case Opened():
                 self.carry_out(self.core.opened())
             case Closed():
@@ -128,6 +136,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         """
         ids = [((record.topic or "", record.partition or 0), record.offset) for record in records]
         assert len(ids) <= 3
+        assert self.is_confirmed
         assert all(partition in self.open for partition, _ in ids), "put after revocation"
         if self.retried:
             assert ids == [each for each in self.retried if each[0] in self.open], "other records before redelivery"
@@ -162,6 +171,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.carry_out(self.core.pre_commit_succeeded(offsets, is_final=is_final))
 
     def commit(self, effect: Commit) -> None:
+        assert self.is_confirmed
         for partition, offset in effect.offsets.items():
             assert all((partition, each) in self.durable for each in range(offset)), "commit beyond durable records"
         if effect.is_final:
@@ -185,7 +195,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.assign(set(PARTITIONS))
 
     @rule(partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1))
-    @precondition(lambda self: not self.is_stopped and not self.has_failed)
+    @precondition(lambda self: self.is_confirmed and not self.is_stopped and not self.has_failed)
     def assign(self, partitions: set[Partition]) -> None:
         new = {each: self.group[each] for each in partitions if each not in self.positions}
         if new:
@@ -264,6 +274,14 @@ class SinkTaskMachine(RuleBasedStateMachine):
     def pause(self, is_paused: bool) -> None:
         self.carry_out(self.core.on_pause() if is_paused else self.core.on_resume())
 
+    @rule(is_confirmed=st.sampled_from([True, True, False]))
+    @precondition(lambda self: not self.has_failed and not self.is_stopped)
+    def confirm(self, is_confirmed: bool) -> None:
+        """The worker confirms that it may run the task, or does not confirm this."""
+        self.is_confirmed = is_confirmed
+        self.carry_out(self.core.on_confirmed(is_confirmed))
+        assert is_confirmed or not self.open
+
     @rule(partitions=st.sets(st.sampled_from(PARTITIONS)), is_paused=st.sampled_from([False, False, True]))
     @precondition(lambda self: not self.has_failed and not self.is_stopped)
     def task_pauses(self, partitions: set[Partition], is_paused: bool) -> None:
@@ -296,8 +314,10 @@ class SinkTaskMachine(RuleBasedStateMachine):
 
         Check that every fetched record is then put and committed.
         """
-        if self.is_stopped or self.has_failed or not self.positions:
+        if self.is_stopped or self.has_failed:
             return
+        self.confirm(True)
+        self.assign(set(PARTITIONS))
         self.put_plan, self.flush_fails = None, False
         self.pause(False)
         self.resumes_in_put = True

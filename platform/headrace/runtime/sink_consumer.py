@@ -20,7 +20,7 @@ from headrace.runtime.task_plugins import split_list
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer import Consumer, FetchedChunk, OffsetAndMetadata
-from headrace_broker.client.errors import ClientError
+from headrace_broker.client.errors import ClientError, CommitFailedError
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
@@ -112,6 +112,7 @@ class SinkConsumer:
         self._poll_loop: asyncio.Task[None] | None = None
         self._last_keep_alive_s = 0.0
         self._closing = False
+        self._close: asyncio.Task[None] | None = None
         self._cluster: Cluster | None = None
         self._consumer: Consumer | None = None
 
@@ -133,7 +134,11 @@ class SinkConsumer:
             self._loop.call_soon_threadsafe(self._opened.keep_alive)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets of the group. Raises ClientError."""
+        """Commit offsets of the group. Raises ClientError, for example if the consumer is closed."""
+        if self._close is not None:
+            raise CommitFailedError(
+                f"group {self._config.group_id}: the offsets were not committed, because the task has left the group"
+            )
         await self._opened.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -157,11 +162,21 @@ class SinkConsumer:
             self._poll_loop.cancel()
             await asyncio.wait({self._poll_loop})
 
-    async def close(self) -> None:
-        """Leave the group and close the connections."""
+    async def close(self, *, removes_static_member: bool = True) -> None:
+        """Stop polling, leave the group and close the connections. Later calls wait until the first has completed.
+
+        A static member whose task another worker may run must not be removed: the member may be the other worker's.
+        """
+        if self._close is None:
+            self._close = self._loop.create_task(self._close_once(removes_static_member))
+        await asyncio.shield(self._close)
+
+    async def _close_once(self, removes_static_member: bool) -> None:
+        await self.stop()
         if self._consumer is not None:
             await self._consumer.close()
-            await self._remove_static_member()
+            if removes_static_member:
+                await self._remove_static_member()
         if self._cluster is not None:
             await self._cluster.close()
 

@@ -9,6 +9,7 @@ Guarantees:
 - Records of a partition are put in order, and never after the partition was revoked.
 - If `put` raises RetriableError, it receives the same records again before any new records.
 - At most `polls_max` polls of the consumer wait to be put.
+- While the worker does not confirm that it may run the task, nothing is put or committed.
 
 The rules are the same as in Kafka Connect's WorkerSinkTask (KIP-89 for offsets, KIP-610 for reported records).
 """
@@ -130,6 +131,16 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Close the consumer, so that its partitions are assigned to other members of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """Open a new consumer, which joins the group."""
+
+
+@dataclass(frozen=True, slots=True)
 class Seek:
     """Set the positions of the consumer, and discard the records that it has already fetched."""
 
@@ -175,6 +186,8 @@ Effect = (
     | PreCommit
     | Commit
     | Release
+    | LeaveGroup
+    | JoinGroup
     | Seek
     | SetPaused
     | Poll
@@ -203,6 +216,7 @@ class SinkTaskCore:
         self._name = name
         self._records_max = records_max
         self._is_paused = is_paused  # the user paused the task
+        self._is_confirmed = True  # no other worker runs the task
         self._is_stopped = False
         self._offsets = SinkOffsets()
         self._chunks: deque[FetchedChunk] = deque()
@@ -253,7 +267,7 @@ class SinkTaskCore:
 
     def on_assigned(self, positions: Mapping[TopicPartition, int]) -> list[Effect]:
         """Partitions were assigned. The consumer is at these positions."""
-        if self._is_stopped:
+        if self._is_stopped or not self._is_confirmed:
             return []
         self._offsets.assign(positions)
         return [Open(sorted(positions)), Opened()]
@@ -294,7 +308,7 @@ class SinkTaskCore:
 
     def on_fetched(self, chunks: Sequence[FetchedChunk], *, is_current: bool = True) -> list[Effect]:
         """A poll returned. Chunks that the consumer fetched before the last `Seek` are not current."""
-        if self._is_stopped:
+        if self._is_stopped or not self._is_confirmed:
             return []
         self._polls += 1
         if is_current:
@@ -316,6 +330,20 @@ class SinkTaskCore:
     def on_resume(self) -> list[Effect]:
         """The user resumed the task."""
         return self._change_pause(False)
+
+    def on_confirmed(self, is_confirmed: bool) -> list[Effect]:
+        """The worker has confirmed that it may run the task, or could not confirm this.
+
+        Without confirmation, another worker may run the task. The task then loses its partitions and leaves the group,
+        so that the other worker's task receives the partitions. With the next confirmation, the task joins the group
+        again, and continues at the committed offsets.
+        """
+        if is_confirmed is self._is_confirmed or self._is_stopped:
+            return []
+        self._is_confirmed = is_confirmed
+        if is_confirmed:
+            return [JoinGroup()]
+        return [*self.on_revoked(self.assignment, is_lost=True), LeaveGroup()]
 
     def on_commit_due(self) -> list[Effect]:
         """The commit interval has passed, or the task requested a commit."""
@@ -397,7 +425,7 @@ class SinkTaskCore:
 
     def next_step(self, now_ms: int) -> list[Effect]:
         """Return the next effect when there is no event: put records, or wait."""
-        if self._is_stopped or self._is_paused:
+        if self._is_stopped or self._is_paused or not self._is_confirmed:
             return [Wait(None)]
         delivery = self._delivery
         if delivery is not None:

@@ -50,6 +50,7 @@ class WorkerSinkTask(WorkerTask):
         self._consumer: SinkConsumer | None = None
         self._chain: TransformChain | None = None
         self._is_commit_requested = False
+        self._is_confirmed = True  # no other worker runs the task
 
     # The task's thread
 
@@ -61,6 +62,8 @@ class WorkerSinkTask(WorkerTask):
         if self.task.accepts_json_texts and not self._chain:
             self._from_bytes.keep_json_texts()
         self.open_client(self._open_consumer)
+        self.loop.call_soon_threadsafe(self.background, self._commit_forever())
+        self.watch_worker(self._on_confirmed)
         self.report_running()
         while not self.stopping.is_set():
             self._step()
@@ -72,6 +75,7 @@ class WorkerSinkTask(WorkerTask):
         try:
             if self._consumer is not None:
                 self.from_loop(self._consumer.stop())
+            self._release_if_unconfirmed()
             self._carry_out(self.core.on_stop())
         finally:
             self._chain.close()
@@ -126,10 +130,16 @@ class WorkerSinkTask(WorkerTask):
 
     def _handle(self, event: _Event, on_handled: Callable[[], None] | None) -> None:
         try:
+            self._release_if_unconfirmed()
             self._carry_out(event())
         finally:
             if on_handled is not None:
                 on_handled()
+
+    def _release_if_unconfirmed(self) -> None:
+        """Release the partitions before earlier events in the queue are handled, for example a commit that is due."""
+        if not self._is_confirmed:
+            self._carry_out(self.core.on_confirmed(False))
 
     def _carry_out(self, effects: list[core.Effect]) -> None:
         for effect in effects:
@@ -176,6 +186,10 @@ class WorkerSinkTask(WorkerTask):
                 self._carry_out(self.core.release(released))
             case core.Close(partitions):
                 self.task.close(partitions)
+            case core.LeaveGroup():
+                self.from_loop(self._leave_group())
+            case core.JoinGroup():
+                self.open_client(self._open_consumer)
             case Fail(error):
                 raise error
 
@@ -301,9 +315,31 @@ class WorkerSinkTask(WorkerTask):
 
     async def _open_consumer(self) -> None:
         config, spec = self.plugins.connector_config, self.spec
-        self._consumer = SinkConsumer(self._on_consumer_event, self._config, config, spec.number)
-        await self._consumer.open()
-        self.background(self._commit_forever())
+        consumer = SinkConsumer(self._on_consumer_event, self._config, config, spec.number)
+        await consumer.open()
+        self._consumer = consumer
+
+    def _on_confirmed(self, is_confirmed: bool) -> None:
+        if is_confirmed:
+            log.info(
+                "Task %s: its worker responds and is a member of its group again; joining group %s again",
+                self.spec.name,
+                self._config.group_id,
+            )
+        else:
+            log.error(
+                "Task %s: its worker did not respond within session.timeout.ms or is not a member of its group, so "
+                "another worker may run the task. The task leaves group %s until its worker responds as a group member",
+                self.spec.name,
+                self._config.group_id,
+            )
+            # The task's thread leaves the group, too, but a `put` may delay the thread for a long time.
+            self.background(self._leave_group())
+        self._is_confirmed = is_confirmed
+        self._queue(lambda: self.core.on_confirmed(is_confirmed and self._is_confirmed))
+
+    async def _leave_group(self) -> None:
+        await self._running.close(removes_static_member=False)
 
     async def _commit_forever(self) -> None:
         interval_s = self.spec.worker_ms("offset.flush.interval.ms") / 1000

@@ -1,4 +1,4 @@
-"""Detects that the worker of a source task is suspended or has lost its membership, so that the task stops polling.
+"""Detects that the worker of a task is suspended or has lost its membership, so that the task stops its work.
 
 Another worker may then run the task, too. The task asks its worker regularly, and continues when the worker confirms
 that it may run the task.

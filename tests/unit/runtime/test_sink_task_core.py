@@ -16,6 +16,8 @@ from headrace.runtime.sink_task_core import (
     Commit,
     Convert,
     Effect,
+    JoinGroup,
+    LeaveGroup,
     Open,
     Opened,
     Poll,
@@ -358,3 +360,66 @@ def test_records_that_are_selected_from_sink_records_keep_their_partitions_and_o
     assert [record.value for record in records[1:4]] == [1, 2, 3]
     with pytest.raises(IndexError, match="record index 5 is out of range: there are 5 records"):
         records[5]
+
+
+def test_task_leaves_its_group_without_a_commit_while_its_worker_does_not_confirm_that_the_task_may_run() -> None:
+    core = assigned_core(A, B)
+    core.on_fetched([Chunk(A, 0, 2)])
+    put_next(core)
+    core.put_succeeded(now_ms=0)
+    assert core.on_confirmed(False) == [Release(frozenset({A, B})), LeaveGroup()]
+    assert core.on_confirmed(False) == []
+    assert core.release(frozenset({A, B})) == [Close([A, B]), Closed()]
+    core.closed()
+    # The consumer may have sent these events before it left the group.
+    assert core.on_assigned({A: 0}) == []
+    assert core.on_fetched([]) == []
+    assert core.on_fetched([Chunk(A, 2, 4)]) == []
+    assert core.on_revoked([A]) == []
+    assert core.on_commit_due() == []
+    assert core.next_step(0) == [Wait(None)]
+    assert core.assignment == frozenset()
+
+
+def test_task_continues_at_the_committed_offsets_when_its_worker_confirms_again_that_the_task_may_run() -> None:
+    core = assigned_core(A)
+    core.on_fetched([Chunk(A, 0, 4)])
+    core.on_confirmed(False)
+    core.release(frozenset({A}))
+    core.closed()
+    assert core.on_confirmed(True) == [JoinGroup()]
+    assert core.on_assigned({A: 2}) == [Open([A]), Opened()]
+    assert core.opened() == []
+    core.on_fetched([Chunk(A, 2, 4)])
+    assert offsets_of(put_next(core)) == [(0, 2), (0, 3)]
+    core.put_succeeded(now_ms=0)
+    assert committed(core) == {A: 4}
+
+
+def test_put_that_failed_is_not_retried_while_the_worker_does_not_confirm_that_the_task_may_run() -> None:
+    core = assigned_core(A)
+    core.on_fetched([Chunk(A, 0, 2)])
+    put_next(core)
+    core.put_failed(RetriableError("later"), now_ms=0)
+    core.on_confirmed(False)
+    core.release(frozenset({A}))
+    core.closed()
+    assert core.next_step(1000) == [Wait(None)]
+    core.on_confirmed(True)
+    assert core.next_step(1000) == [Wait(None)]
+
+
+def test_put_without_records_is_not_retried_while_the_worker_does_not_confirm_that_the_task_may_run() -> None:
+    core = SinkTaskCore("c-0")
+    core.on_fetched([])
+    core.put_failed(RetriableError("later"), now_ms=0)
+    assert core.on_confirmed(False) == [LeaveGroup()]
+    assert core.next_step(1000) == [Wait(None)]
+
+
+def test_stopped_task_does_not_join_its_group_when_its_worker_confirms_that_the_task_may_run() -> None:
+    core = assigned_core(A)
+    core.on_confirmed(False)
+    core.release(frozenset({A}))
+    assert core.on_stop() == []
+    assert core.on_confirmed(True) == []
