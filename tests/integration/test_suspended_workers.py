@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.broker import BrokerProcess, running_broker
@@ -48,6 +48,25 @@ class BlockingSink(SinkTask[BlockingSinkConfig]):
         self.note("flush")
     def close(self, partitions):
         self.note("close")
+"""
+
+COUNTING_SINK = """
+import itertools
+
+from headrace.api import Config, SelfReadingSinkTask, key
+
+class CountingSinkConfig(Config):
+    file: str = key("file")
+
+class CountingSink(SelfReadingSinkTask[CountingSinkConfig]):
+    def run(self):
+        for number in itertools.count(1):
+            if not self.context.wait(0.05):
+                return
+            self.context.report_offsets({("in", 0): number})
+            if not self.context.pause_requested:
+                with open(self.config.file, "a") as file:
+                    file.write(f"{number}\\n")
 """
 
 
@@ -192,3 +211,34 @@ def test_sink_task_continues_at_its_committed_offsets_when_its_worker_continues_
             if "joining group connect-s again" in worker.log():
                 return
         raise AssertionError(worker.log())
+
+
+def test_self_reading_sink_task_pauses_and_commits_no_offsets_while_its_worker_is_suspended(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The task of this test reports offsets even while it is paused."""
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "counting_sink.py").write_text(COUNTING_SINK)
+    file, admin = tmp_path / "file", AdminClient({"bootstrap.servers": broker.address})
+
+    def committed() -> list[int]:
+        groups = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("connect-s")])
+        return [each.offset for each in groups["connect-s"].result(20).topic_partitions]
+
+    def progress() -> tuple[int, list[int]]:
+        return len(values_in(file)), committed()
+
+    def has_paused() -> bool:
+        before = progress()
+        time.sleep(1.5)  # several commit intervals
+        return progress() == before
+
+    settings = {"offset.flush.interval.ms": "300", "plugin.path": str(plugins)}
+    with worker_group(tmp_path, broker.address, 1, settings) as [worker]:
+        worker.create("s", {"connector.class": "CountingSink", "topics": "in", "file": str(file)})
+        wait_for(committed, "the first commit", 60, worker.log)
+        with suspended(worker):
+            wait_for(has_paused, "the task has paused and commits nothing", 20)
+            paused = progress()
+        wait_for(lambda: progress()[0] > paused[0] and progress()[1] != paused[1], "the task continues", 60, worker.log)

@@ -38,6 +38,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         self._admin: Admin | None = None
         self.errors: SelfReadingSinkErrors | None = None
         self._lock = threading.Lock()
+        self._is_confirmed = True  # no other worker runs the task
         self._reported: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
 
@@ -50,6 +51,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         self.plugins.start_task(self.task)
         self.report_running()
         self.later(self.commit_in_background(self._commit))
+        self.watch_worker(self._on_confirmed)
         self.task.run()
         if not self.stopping.is_set():
             raise RuntimeError("the task's run method returned although the task was not stopped")
@@ -79,9 +81,31 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         if paused is self.paused:
             return
         super().set_paused(paused)
-        order = self.task.pause if paused else self.task.resume
-        self.loop.run_in_executor(None, order)
+        if self._is_confirmed:
+            self._request_pause_or_resume()
         self.report_running()
+
+    @property
+    def pause_requested(self) -> bool:
+        """Whether the task is to be paused: the user has paused it, or another worker may run it."""
+        return self.paused or not self._is_confirmed
+
+    def _request_pause_or_resume(self) -> None:
+        self.loop.run_in_executor(None, self.task.pause if self.pause_requested else self.task.resume)
+
+    def _on_confirmed(self, is_confirmed: bool) -> None:
+        """Let the task pause and commit no offsets while its worker does not confirm that the task may run."""
+        self._is_confirmed = is_confirmed
+        if is_confirmed:
+            log.info("Task %s: its worker responds and is a member of its group again; continuing", self.spec.name)
+        else:
+            log.error(
+                "Task %s: its worker did not respond within session.timeout.ms or is not a member of its group, so "
+                "another worker may run the task. The task pauses until its worker responds as a group member",
+                self.spec.name,
+            )
+        if not self.paused:
+            self._request_pause_or_resume()
 
     def report(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Report that all records before these offsets are durable. Any thread of the task may call this method."""
@@ -124,6 +148,8 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         return {partition: found.offset for partition, found in committed.items() if found is not None}
 
     async def _commit(self) -> None:
+        if not self._is_confirmed:
+            return  # another worker's task may have committed later offsets
         with self._lock:
             moved = {tp: offset for tp, offset in self._reported.items() if self._committed.get(tp) != offset}
         if not moved:
@@ -171,8 +197,8 @@ class _Context(TaskContext):
 
     @property
     def pause_requested(self) -> bool:
-        """Whether the user has requested that the task pause."""
-        return self._worker_task.paused
+        """Whether the task is to be paused."""
+        return self._worker_task.pause_requested
 
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the committed offsets of the connector's group (the next offsets to consume)."""
