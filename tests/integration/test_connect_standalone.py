@@ -529,7 +529,7 @@ def test_worker_with_an_invalid_connector_file_exits_with_errors_that_name_the_c
     worker = Worker(tmp_path, connectors=[path])
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 3
-    assert re.search(r'c\.properties: .*\n?.*"topic"', result.stderr)
+    assert re.search(r'c\.properties: (.*\n){1,3}.*"topic"', result.stderr)
     assert result.stderr.count("tpic is ignored; did you mean topic?") == 1
     assert "file: variable ${env:HEADRACE_NOT_SET} is not resolved" in result.stderr
     assert "Traceback" not in result.stderr
