@@ -326,15 +326,25 @@ class DistributedHerder(BaseHerder):
             await self._prepare_change()
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Restart the selected instances (KIP-745). Return their statuses before the restart. Raises NotFoundError."""
+        """Restart the selected instances (KIP-745). Return their statuses before the restart.
+
+        With `include_tasks` or `only_failed`, return as soon as the restart request is in the config topic, because
+        several workers execute it. Otherwise, wait until the connector has started. Raises NotFoundError, ForwardError,
+        and HerderError if the connector fails to start.
+        """
         if include_tasks or only_failed:
             await self._prepare_change()
-            return await super().restart(name, include_tasks=include_tasks, only_failed=only_failed)
+            return await self._request_restart(name, include_tasks=include_tasks, only_failed=only_failed)
         await self._find_owner(name, None)
         status = self.status(name)
+        restarted = [each for each in self._instances.core.instances(name) if each.task is None]
         self._instances.carry_out(self._instances.core.restart(name, RestartPlan(connector=True, tasks=[])))
         with stage(f"stopping restarted connector {name}"):
+            for each in restarted:
+                await self._instances.wait_until_ended(each)
+        with stage(f"starting connector {name}"):
             await self._instances.settled(name)
+        self._check_start(name, None)
         return status
 
     async def restart_task(self, name: str, number: int) -> None:

@@ -91,6 +91,12 @@ class Instances:
         while operations := self._operations.get(connector):
             await asyncio.wait(list(operations))
 
+    async def wait_until_ended(self, instance: InstanceId) -> None:
+        """Wait until an instance has been stopped, or no operation of its connector is in progress."""
+        name = instance.connector
+        while instance in self.core.instances(name) and (operations := self._operations.get(name)):
+            await asyncio.wait(list(operations), return_when=asyncio.FIRST_COMPLETED)
+
     async def wait_until_stopped(self, assignment: Assignment) -> None:
         """Wait until none of these connectors and tasks has an instance in this worker."""
         while running := [name for name in self._operations if self.core.runs(name, assignment)]:
