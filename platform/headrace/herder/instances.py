@@ -20,7 +20,7 @@ from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.traces import exception_line, trace_of
-from headrace.runtime.worker import CallTimeout, Events, Worker
+from headrace.runtime.worker import CallTimeout, Events, StartTerminated, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import OffsetStore
 from headrace.stores.status_records import StatusKey
@@ -289,9 +289,10 @@ class Instances:
                 version = await self.worker.start_task(instance, self._spec(start))
         except Exception as error:  # noqa: BLE001 - whatever it is, only this instance fails
             self.starts[kind] = self.starts[kind].plus(is_success=False)
-            scope = "worker" if instance.task is None else f"task-{instance.task}"
-            context = logs.context(name, scope)
-            log.error("%s%s %s: failed to start: %s", context, _kind(instance), instance.name, error)
+            if not isinstance(error, StartTerminated):  # which the worker has logged
+                scope = "worker" if instance.task is None else f"task-{instance.task}"
+                context = logs.context(name, scope)
+                log.error("%s%s %s: failed to start: %s", context, _kind(instance), instance.name, error)
             self.carry_out(self.core.start_failed(instance, _trace(error)))
         else:
             self.starts[kind] = self.starts[kind].plus(is_success=True)
