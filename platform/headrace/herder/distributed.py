@@ -234,12 +234,16 @@ class DistributedHerder(BaseHerder):
         self._cluster = await Cluster.open(ClientConfig.from_properties(self._properties, kind="admin"))
 
     async def _ensure_internal_topics(self) -> None:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            admin = await Admin.open(ClientConfig.from_properties(self._properties, kind="admin"))
-            try:
+        config = ClientConfig.from_properties(self._properties, kind="admin")
+        cluster = await Cluster.open(config, timeout_ms=CONNECT_TIMEOUT_S * 1000)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                admin = await Admin.open(config, cluster=cluster)
                 await internal_topics.ensure(admin, _internal_topics(self.config))
-            finally:
-                await admin.close()
+        except TimeoutError as error:  # it has no text, but the error of the last attempt has
+            raise cluster.retried_error or error from error
+        finally:
+            await cluster.close()
 
     def _may_commit(self, instance: InstanceId) -> bool:
         is_member = self._group is not None and self._group.has_session

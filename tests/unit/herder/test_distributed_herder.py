@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.herder import rest_client
+from headrace.herder import distributed, rest_client
 from headrace.herder.assignment import Assignment
 from headrace.herder.distributed import DistributedHerder
 from headrace.herder.errors import ForwardError, HerderError
@@ -26,6 +27,7 @@ from headrace.stores import kafka_config_store
 from headrace.stores.config_store import ConfigSnapshot, ConnectorState, PutTargetState, RequestRestart, TargetState
 from headrace.stores.topic_log import TopicLog
 from support.herder import SlowWorker
+from support.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +59,21 @@ async def test_log_line_about_a_log_level_that_cannot_be_written_to_the_config_t
         await herder.set_group_log_level("headrace", "INFO")
     text = "writing the log level of headrace to the config topic failed: no response within 0.01 s"
     assert text in caplog.text
+
+
+async def test_startup_error_contains_the_address_of_the_broker_and_the_last_error_of_the_client(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(distributed, "CONNECT_TIMEOUT_S", 0.2)
+    address = f"127.0.0.1:{free_port()}"
+    config = WorkerConfig.distributed({**CONFIG.properties, "bootstrap.servers": address})
+    herder = DistributedHerder(config, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
+    start = asyncio.ensure_future(herder.start())
+    await asyncio.wait([start], timeout=0.6)
+    start.cancel()
+    (line,) = [text for text in caplog.messages if "no broker responds" in text]
+    assert re.search(rf"\(finding the brokers: .*{address}.*(Connection refused|Connect call failed).*\)", line), line
+    assert (herder.health().broker_error or "none") in line
 
 
 @pytest.fixture
