@@ -263,8 +263,8 @@ DISTRIBUTED = ConfigDef(
             "scheduled.rebalance.max.delay.ms",
             _INT,
             300_000,
-            "How long the connectors and tasks of a worker that has left stay unassigned, in case it returns, in ms. "
-            "Those of the leader are reassigned at once.",
+            "How long the connectors and tasks of a worker that has left stay unassigned, in ms, even if the worker "
+            "returns earlier. The returned worker then continues them. Those of the leader are reassigned at once.",
             _not_negative,
         ),
         _key(
