@@ -158,6 +158,27 @@ def test_config_variables_with_forbidden_files_forbidden_names_or_unknown_provid
         assert batch_size["errors"], result
 
 
+def test_errors_of_an_invalid_configuration_include_the_unresolved_variables_and_the_reason(
+    worker: DistributedWorker,
+) -> None:
+    config = {"connector.class": "FileStreamSource", "topic": "t", "batch.size": "none", "db.password": "${vault:x:pw}"}
+    reason = "variable ${vault:x:pw} is not resolved: config.providers in the worker file does not contain vault"
+    with pytest.raises(RestError) as refused:
+        worker.create("unresolved", config)
+    assert f"db.password: {reason}" in str(refused.value)
+    assert "contains the following 2 error(s)" in str(refused.value)
+    result = worker.request("PUT", "/connector-plugins/FileStreamSource/config/validate", {**config, "name": "v"})
+    errors = {each["value"]["name"]: each["value"]["errors"] for each in result["configs"]}
+    assert errors["db.password"] == [f"db.password: {reason}"]
+    assert result["error_count"] == 2
+
+
+def test_unresolved_variable_in_a_valid_configuration_is_not_an_error(worker: DistributedWorker) -> None:
+    config = {"connector.class": "FileStreamSource", "topic": "t", "file": "${vault:x:file}", "name": "v"}
+    result = worker.request("PUT", "/connector-plugins/FileStreamSource/config/validate", config)
+    assert result["error_count"] == 0
+
+
 def test_validation_error_shows_the_config_variable_instead_of_its_value(
     worker: DistributedWorker, directory: Path
 ) -> None:

@@ -186,7 +186,7 @@ def test_worker_logs_the_address_of_a_worker_of_another_group_that_uses_the_same
 
 
 @pytest.mark.slow
-def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continues_its_own_tasks(
+def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continues_its_own_tasks_after_the_delay(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     settings = other_group("returning", scheduled_rebalance_max_delay_ms="20000")
@@ -207,7 +207,9 @@ def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continu
         assert {task: source.starts()[task] for task in kept} == {task: starts[task] for task in kept}
 
 
-def test_tasks_of_a_stopped_worker_are_unassigned_until_it_returns(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_tasks_of_a_stopped_worker_are_unassigned_until_the_delay_has_passed_even_if_it_returns_earlier(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     settings = other_group("stopped", scheduled_rebalance_max_delay_ms="20000")
     with worker_group(tmp_path, broker.address, 2, settings) as [first, second]:
         source = Monitored(tmp_path, "stopped", 4).create(first)
@@ -215,11 +217,13 @@ def test_tasks_of_a_stopped_worker_are_unassigned_until_it_returns(broker: Broke
         before = owners(first, source.name)
         lost = {task for task, (_, owner) in before.items() if owner == second.worker_id}
         unassigned = {**before, **dict.fromkeys(lost, ("UNASSIGNED", second.worker_id))}
+        stopped_s = time.monotonic()
         second.stop()
         wait_for(lambda: owners(first, source.name) == unassigned, "the statuses of the stopped worker")
         second.start()
         source.wait_until_running(second)
         assert owners(first, source.name) == before
+        assert time.monotonic() - stopped_s >= 20
 
 
 @pytest.mark.slow

@@ -71,6 +71,7 @@ def test_worker_started_without_a_broker_becomes_healthy_once_a_broker_is_availa
     wait_for(lambda: starting_health(worker)["brokers"]["status"] == "unavailable", "the brokers' state", 30)
     time.sleep(3)  # the worker tries to connect several times, and must not log each attempt
     assert worker.log().count(UNAVAILABLE) == 1
+    assert "Connection refused" in worker.log()
     assert len(worker.log().splitlines()) <= 5, worker.log()
     with running_broker(tmp_path, listeners=f"PLAINTEXT://{address}"):
         wait_for(worker.is_healthy, "the worker is healthy", 60, worker.log)

@@ -440,6 +440,8 @@ def test_restart_of_a_failed_connector_starts_it_again(
     assert response["tasks"] == []
     wait_for(lambda: starts(tmp_path)["c"] == before + 1, "the connector is started again", 25)
     wait_for(has_failed, "the connector has failed again", 25)
+    status, message = failure(worker, "POST", "/connectors/c/restart")
+    assert (status, message.partition(": c: ")[0]) == (500, "Failed to start connector")
     (tmp_path / "failing").unlink()
     assert worker.request("POST", "/connectors/c/restart") == ""  # 204 No Content
     wait_until_running(worker)

@@ -155,7 +155,6 @@ class _StandaloneWorker:
         )
         properties = {**self._config.properties, "bootstrap.servers": address}
         properties.setdefault("headrace.static.members", "true")  # safe: no other worker uses this broker
-        properties.setdefault("offset.storage.file.filename", str(data / "connect.offsets"))
         return WorkerConfig.standalone(properties)
 
     async def _create_connectors(self, herder: StandaloneHerder) -> None:
@@ -218,6 +217,8 @@ def _offset_store(config: WorkerConfig) -> FileOffsetStore:
         store.load()
     except OffsetFileError as error:
         raise StartupError(WORKER_FAILED, [str(error)]) from None
+    if not config.properties.get("offset.storage.file.filename", "").strip():
+        log.info("offset.storage.file.filename is not set: source offsets are stored in %s", store.path.absolute())
     return store
 
 

@@ -7,8 +7,9 @@ any of them may become the leader:
 - A worker keeps what it runs, unless the connector or task was deleted, runs on two workers, or is revoked to balance
   the load. A connector or task that is revoked in one rebalance is assigned in the next rebalance, after the worker has
   stopped it.
-- If a worker leaves, its connectors and tasks stay unassigned for scheduled.rebalance.max.delay.ms, in case the worker
-  returns. There is no such delay if the leader leaves, because the next leader does not know the previous assignment.
+- If a worker leaves, its connectors and tasks stay unassigned for scheduled.rebalance.max.delay.ms, even if the worker
+  returns earlier. They are then assigned to the workers that run nothing, or else to all workers. There is
+  no such delay if the leader leaves, because the next leader does not know the previous assignment.
 - Successive rebalances that revoke to balance the load are delayed with an exponential back-off (KAFKA-12495).
 """
 

@@ -39,6 +39,7 @@ from headrace.herder.plugin_calls import PluginCalls
 from headrace.herder.restart_plan import RestartPlan, plan_restart
 from headrace.herder.stages import stage
 from headrace.metrics import logs
+from headrace.runtime.traces import exception_line
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.config_store import (
     ConfigChange,
@@ -253,8 +254,21 @@ class BaseHerder:
         await self._instances.settled(name)
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Restart the selected instances (KIP-745). Return their statuses before the restart. Raises NotFoundError."""
+        """Restart the selected instances (KIP-745) and wait until they have started or failed.
+
+        Return their statuses before the restart. Raises NotFoundError, and HerderError if `include_tasks` and
+        `only_failed` are false and the connector fails to start.
+        """
         await self._instances.settled(name)
+        status = await self._request_restart(name, include_tasks=include_tasks, only_failed=only_failed)
+        with stage(f"handling restart request for connector {name}"):
+            await self._instances.settled(name)
+        if not include_tasks and not only_failed:
+            self._check_start(name, None)
+        return status
+
+    async def _request_restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
+        """Write a restart request to the config store. Return the statuses before the restart. Raises NotFoundError."""
         state = self._state(name, "Unknown connector: {}")
         statuses = self._statuses.get(name)
         if statuses.connector is None:
@@ -264,8 +278,6 @@ class BaseHerder:
             RequestRestart(name, include_tasks, only_failed),
             f"writing restart request for connector {name} to the config topic",
         )
-        with stage(f"handling restart request for connector {name}"):
-            await self._instances.settled(name)
         connector = replace(statuses.connector, state=State.RESTARTING) if plan.connector else statuses.connector
         tasks = {
             number: replace(status, state=State.RESTARTING) if number in plan.tasks else status
@@ -274,13 +286,21 @@ class BaseHerder:
         return ConnectorStatus(name, connector, tasks, self._type_of(state))
 
     async def restart_task(self, name: str, number: int) -> None:
-        """Restart one task. Raises NotFoundError."""
+        """Restart one task. Raises NotFoundError, and HerderError if the task fails to start."""
         await self._instances.settled(name)
         if not 0 <= number < len(self._state(name, "Unknown connector: {}").task_configs):
             raise NotFoundError(f"Unknown task: {name}-{number}")
         self._instances.carry_out(self._instances.core.restart(name, RestartPlan(connector=False, tasks=[number])))
         with stage(f"restarting task {name}-{number}"):
             await self._instances.settled(name)
+        self._check_start(name, number)
+
+    def _check_start(self, name: str, task: int | None) -> None:
+        """Check that a connector (task None) or task did not fail to start. Raises HerderError."""
+        trace = self._instances.core.start_failure(name, task)
+        if trace is not None:
+            instance = f"connector: {name}" if task is None else f"task: {name}-{task}"
+            raise HerderError(f"Failed to start {instance}: {exception_line(trace)}")
 
     async def _kind_of(self, config: Mapping[str, str]) -> str:
         """Validate a configuration. Return "source" or "sink". Raises BadRequestError, HerderError."""

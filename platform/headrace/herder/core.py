@@ -88,6 +88,7 @@ class _Instance:
     must_restart: bool = False
     is_aborting: bool = False  # the start is no longer wanted
     is_shown_restarting: bool = False
+    start_failure: str | None = None  # the trace of a failed start
     run_with: tuple[Mapping[str, str], ...] = ()  # the configurations of a task and of its connector
 
 
@@ -138,6 +139,12 @@ class HerderCore:
         """Return the instances of a connector that have not been stopped, including failed instances."""
         local = self._connectors.get(connector)
         return [] if local is None else [instance.id for instance in local.instances.values()]
+
+    def start_failure(self, connector: str, task: int | None) -> str | None:
+        """Return the trace of an instance that failed to start, or None if the instance did not fail to start."""
+        local = self._connectors.get(connector)
+        instance = None if local is None else local.instances.get(task)
+        return None if instance is None else instance.start_failure
 
     def shown_without_instance(self, connector: str) -> State | None:
         """Return the status of a paused or stopped connector, or None if the connector has an instance."""
@@ -239,6 +246,7 @@ class HerderCore:
             return []
         if instance.is_aborting:
             return self.stopped(id_)
+        instance.start_failure = trace
         return [*self._fail(instance, trace, restarts=True), *self._reconcile(id_.connector)]
 
     def stopped(self, id_: InstanceId) -> list[Effect]:

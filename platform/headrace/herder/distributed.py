@@ -234,12 +234,16 @@ class DistributedHerder(BaseHerder):
         self._cluster = await Cluster.open(ClientConfig.from_properties(self._properties, kind="admin"))
 
     async def _ensure_internal_topics(self) -> None:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            admin = await Admin.open(ClientConfig.from_properties(self._properties, kind="admin"))
-            try:
+        config = ClientConfig.from_properties(self._properties, kind="admin")
+        cluster = await Cluster.open(config, timeout_ms=CONNECT_TIMEOUT_S * 1000)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                admin = await Admin.open(config, cluster=cluster)
                 await internal_topics.ensure(admin, _internal_topics(self.config))
-            finally:
-                await admin.close()
+        except TimeoutError as error:  # it has no text, but the error of the last attempt has
+            raise cluster.retried_error or error from error
+        finally:
+            await cluster.close()
 
     def _may_commit(self, instance: InstanceId) -> bool:
         is_member = self._group is not None and self._group.has_session
@@ -326,15 +330,25 @@ class DistributedHerder(BaseHerder):
             await self._prepare_change()
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Restart the selected instances (KIP-745). Return their statuses before the restart. Raises NotFoundError."""
+        """Restart the selected instances (KIP-745). Return their statuses before the restart.
+
+        With `include_tasks` or `only_failed`, return as soon as the restart request is in the config topic, because
+        several workers execute it. Otherwise, wait until the connector has started. Raises NotFoundError, ForwardError,
+        and HerderError if the connector fails to start.
+        """
         if include_tasks or only_failed:
             await self._prepare_change()
-            return await super().restart(name, include_tasks=include_tasks, only_failed=only_failed)
+            return await self._request_restart(name, include_tasks=include_tasks, only_failed=only_failed)
         await self._find_owner(name, None)
         status = self.status(name)
+        restarted = [each for each in self._instances.core.instances(name) if each.task is None]
         self._instances.carry_out(self._instances.core.restart(name, RestartPlan(connector=True, tasks=[])))
         with stage(f"stopping restarted connector {name}"):
+            for each in restarted:
+                await self._instances.wait_until_ended(each)
+        with stage(f"starting connector {name}"):
             await self._instances.settled(name)
+        self._check_start(name, None)
         return status
 
     async def restart_task(self, name: str, number: int) -> None:

@@ -181,11 +181,12 @@ class Herder(Protocol):
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
         """Restart the selected instances (KIP-745). Raises NotFoundError.
 
-        Return the statuses before the restart, but with the state RESTARTING for each selected instance.
+        Return the statuses before the restart, but with the state RESTARTING for each selected instance. Raises
+        HerderError if `include_tasks` and `only_failed` are false and the connector fails to start.
         """
 
     async def restart_task(self, name: str, number: int) -> None:
-        """Restart one task. Raises NotFoundError."""
+        """Restart one task. Raises NotFoundError, and HerderError if the task fails to start."""
 
     async def offsets(self, name: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return the committed offsets of a connector (KIP-875). Raises NotFoundError, HerderError."""

@@ -20,7 +20,7 @@ from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.traces import exception_line, trace_of
-from headrace.runtime.worker import CallTimeout, Events, Worker
+from headrace.runtime.worker import CallTimeout, Events, StartTerminated, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import OffsetStore
 from headrace.stores.status_records import StatusKey
@@ -90,6 +90,12 @@ class Instances:
         """Wait until no operation of a connector is in progress."""
         while operations := self._operations.get(connector):
             await asyncio.wait(list(operations))
+
+    async def wait_until_ended(self, instance: InstanceId) -> None:
+        """Wait until an instance has been stopped, or no operation of its connector is in progress."""
+        name = instance.connector
+        while instance in self.core.instances(name) and (operations := self._operations.get(name)):
+            await asyncio.wait(list(operations), return_when=asyncio.FIRST_COMPLETED)
 
     async def wait_until_stopped(self, assignment: Assignment) -> None:
         """Wait until none of these connectors and tasks has an instance in this worker."""
@@ -283,9 +289,10 @@ class Instances:
                 version = await self.worker.start_task(instance, self._spec(start))
         except Exception as error:  # noqa: BLE001 - whatever it is, only this instance fails
             self.starts[kind] = self.starts[kind].plus(is_success=False)
-            scope = "worker" if instance.task is None else f"task-{instance.task}"
-            context = logs.context(name, scope)
-            log.error("%s%s %s: failed to start: %s", context, _kind(instance), instance.name, error)
+            if not isinstance(error, StartTerminated):  # which the worker has logged
+                scope = "worker" if instance.task is None else f"task-{instance.task}"
+                context = logs.context(name, scope)
+                log.error("%s%s %s: failed to start: %s", context, _kind(instance), instance.name, error)
             self.carry_out(self.core.start_failed(instance, _trace(error)))
         else:
             self.starts[kind] = self.starts[kind].plus(is_success=True)

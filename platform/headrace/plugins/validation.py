@@ -7,7 +7,7 @@ a separate process, because plug-in code may hang or crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,7 @@ from headrace.plugins.plugin_sections import (
     configure_errors,
     converter_section,
 )
-from headrace.plugins.variables import resolved_variables
+from headrace.plugins.variables import UnresolvedVariable, resolved_variables
 from headrace.plugins.worker_permission import refusal
 
 ClientOverrideCheck = Callable[[type[Connector]], Iterable[tuple[str, str, bool]]]
@@ -51,7 +51,7 @@ class Validation:
     definitions: dict[str, ConfigKey] = field(default_factory=dict)
     values: dict[str, ConfigValue] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    """A warning for each unknown key, with similar known keys; not part of Connect's response."""
+    """A warning for each unknown key and each unresolved variable; not part of Connect's response."""
 
     @property
     def errors(self) -> list[str]:
@@ -89,8 +89,9 @@ def validate_connector(
     originals: Props | None = None,
     plugin: str | None = None,
     client_overrides: ClientOverrideCheck = lambda connector_class: (),
+    unresolved: Sequence[UnresolvedVariable] = (),
 ) -> Validation:
-    """Validate a connector's configuration, in which variables are already resolved.
+    """Validate a connector's configuration, in which all variables except `unresolved` are already resolved.
 
     `originals` is the configuration with its variables: the result shows the variables and never their values. If
     `plugin` is given, ``connector.class`` must name the same plug-in. `client_overrides` returns the problems of the
@@ -133,6 +134,7 @@ def validate_connector(
                 result.warnings.append(message)
     if originals is not None:
         _redact(result, props, originals)
+    _report_unresolved(result, unresolved)
     return result
 
 
@@ -389,6 +391,20 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
             value.value = original
         for found in sorted(variables, key=len, reverse=True):
             value.errors = [error.replace(found, variables[found]) for error in value.errors]
+
+
+def _report_unresolved(result: Validation, unresolved: Sequence[UnresolvedVariable]) -> None:
+    """Report unresolved variables: as errors if the configuration has other errors, and otherwise as warnings.
+
+    As in Kafka Connect, an unresolved variable alone is not an error: the value of the key contains the variable. But
+    it may be the cause of another error, for example of a failed authentication.
+    """
+    if not result.errors:
+        result.warnings += map(str, unresolved)
+        return
+    for variable in unresolved:
+        result.values.setdefault(variable.key, ConfigValue(variable.key))
+        result.add_error(variable.key, str(variable))
 
 
 def plugin_config(name: str) -> list[dict[str, Any]]:

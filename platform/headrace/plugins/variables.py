@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 
 from headrace.api.config_provider import ConfigData, ConfigProvider
@@ -21,14 +22,16 @@ VARIABLE_SPLIT = re.compile(r"(\$\{[^}]*?:[^}]*?\})")
 """Splits a string at its variables; in the result, ordinary text and variables alternate."""
 
 
-def unresolved_variables(properties: Mapping[str, str | None]) -> list[str]:
-    """Return one warning for each variable that was not resolved because its provider or key is unknown."""
-    return [
-        f"{name}: variable {found[0]} is not resolved, its provider or key is unknown; "
-        "check config.providers in the worker file"
-        for name, text in properties.items()
-        for found in _VARIABLE.finditer(text or "")
-    ]
+@dataclass(frozen=True, slots=True)
+class UnresolvedVariable:
+    """A variable in the value of a configuration key that was not resolved, and the reason."""
+
+    key: str
+    variable: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: variable {self.variable} is not resolved: {self.reason}"
 
 
 def resolved_variables(original: str | None, text: str | None) -> list[tuple[str, str]]:
@@ -93,6 +96,8 @@ class ConfigResolver:
         """The values of all variables resolved so far, to be masked in logs."""
         self.ttl_ms: int | None = None
         """The shortest time to live of the values resolved so far, in ms; None if no value expires."""
+        self.unresolved: list[UnresolvedVariable] = []
+        """The variables that `resolve` has left unchanged, because their provider or key is unknown."""
 
     @classmethod
     def from_worker(cls, worker: Mapping[str, str]) -> ConfigResolver:
@@ -117,15 +122,26 @@ class ConfigResolver:
 
     def resolve(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Return the properties with variables replaced; variables inside resolved values are not replaced."""
-        return {name: self._resolve(text) if text is not None else text for name, text in properties.items()}
+        return {name: self._resolve(name, text) if text is not None else text for name, text in properties.items()}
 
-    def _resolve(self, text: str) -> str:
-        return _VARIABLE.sub(self._value, text) if "${" in text else text
+    def _resolve(self, name: str, text: str) -> str:
+        return _VARIABLE.sub(lambda variable: self._value(name, variable), text) if "${" in text else text
 
-    def _value(self, variable: re.Match[str]) -> str:
-        provider = self._providers.get(variable[1])
-        found = None if provider is None else provider.get(variable[3] or "", variable[4])
+    def _value(self, name: str, variable: re.Match[str]) -> str:
+        provider_name, path, key = variable[1], variable[3] or "", variable[4]
+        provider = self._providers.get(provider_name)
+        if provider is None:
+            reason = f"config.providers in the worker file does not contain {provider_name}"
+            self.unresolved.append(UnresolvedVariable(name, variable[0], reason))
+            return variable[0]
+        found = provider.get(path, key)
         if found is None:
+            place = f" in {path}" if path else ""
+            reason = (
+                f"config provider {provider_name} has no value for key {key}{place}, "
+                "or its parameters do not permit access to it"
+            )
+            self.unresolved.append(UnresolvedVariable(name, variable[0], reason))
             return variable[0]
         if isinstance(found, ConfigData):
             self.ttl_ms = found.ttl_ms if self.ttl_ms is None else min(self.ttl_ms, found.ttl_ms)

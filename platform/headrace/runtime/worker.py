@@ -36,6 +36,10 @@ class CallTimeout(Exception):
     """A call into a child process timed out, and the process was killed."""
 
 
+class StartTerminated(Exception):
+    """A start was no longer wanted and did not end within the timeout, and the worker terminated it and logged this."""
+
+
 class Events(Protocol):
     """The events of instances that the worker reports to the herder."""
 
@@ -65,6 +69,7 @@ class _Instance:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     start_ended: asyncio.Event = field(default_factory=asyncio.Event)
     is_aborted: bool = False  # the start is not repeated if the process ends
+    is_terminated: bool = False  # the worker has killed the process because of the aborted start
 
 
 class Worker:
@@ -140,10 +145,14 @@ class Worker:
         try:
             await asyncio.wait_for(instance.start_ended.wait(), self._graceful_timeout_s)
         except TimeoutError:
-            log.error(
-                "Connector or task %s: its start was cancelled, but did not end within the timeout; terminating it",
+            log.warning(
+                "%s %s: its start is no longer wanted, but did not end within task.shutdown.graceful.timeout.ms=%s; "
+                "terminating it",
+                _kind(id_),
                 id_.name,
+                self.config["task.shutdown.graceful.timeout.ms"],
             )
+            instance.is_terminated = True
             if instance.host is not None:
                 await self._kill_after_timeout(instance, instance.host)
 
@@ -159,6 +168,9 @@ class Worker:
                 response = await self._call(instance, host, message)
             except BaseException as error:
                 await self._discard(instance)
+                if instance.is_terminated and isinstance(error, Exception):
+                    instance.start_ended.set()
+                    raise StartTerminated(f"The start of {instance.id.name} was terminated") from error
                 is_repeatable = self._is_repeatable(instance, error)
                 if not is_repeatable or instance.is_aborted:
                     instance.start_ended.set()
@@ -324,7 +336,8 @@ class Worker:
         self._suspects.update(host.suspects)
         for instance in [each for each in self._instances.values() if each.host is host]:
             self._end(instance)
-            if not instance.stopping:
+            is_terminated_start = instance.is_terminated and not instance.is_started
+            if not instance.stopping and not is_terminated_start:
                 self._report_end(instance, host, reason)
 
     async def _wait_for_exit(self, host: HostProcess) -> str:
@@ -369,8 +382,7 @@ class Worker:
                 )
                 self._events.instance_ended(id_)
             return
-        kind = "Connector" if id_.task is None else "Task"
-        trace = f"{kind} {id_.name}: its process (pid {host.pid}) exited unexpectedly: {reason}"
+        trace = f"{_kind(id_)} {id_.name}: its process (pid {host.pid}) exited unexpectedly: {reason}"
         log.error("%s", trace)
         self._events.state_changed(id_, "FAILED", trace)
 
@@ -518,6 +530,10 @@ def _is_usable(host: HostProcess | None) -> bool:
 def _host_name(key: _HostKey) -> str:
     kind, name = key
     return {"threads": "tasks", "plugin": f"connectors {name.rpartition('.')[2]}"}.get(kind, name)
+
+
+def _kind(id_: InstanceId) -> str:
+    return "Connector" if id_.task is None else "Task"
 
 
 def _describe_status(status: int) -> str:

@@ -7,6 +7,7 @@ to be misspelt.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,12 @@ from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.runtime.rest_config import Tls
 from headrace.runtime.worker_keys import DISTRIBUTED, STANDALONE
 
+OFFSETS_FILE = "connect.offsets"
+"""The offsets file of a standalone worker in `headrace.data.dir`, if offset.storage.file.filename is not set.
+
+It is the same file with and without the embedded broker, so that a source continues from its offsets if the user sets
+bootstrap.servers later.
+"""
 _PREFIXES = (
     "key.converter.",
     "value.converter.",
@@ -83,14 +90,11 @@ class WorkerConfig:
         except ConfigErrors as found:
             errors += found.errors
             values = {name: value.value for name, value in STANDALONE.validate(properties).items()}
-        if (
-            values.get("bootstrap.servers") is not None
-            and not properties.get("offset.storage.file.filename", "").strip()
-        ):
-            errors.append(ConfigError("offset.storage.file.filename", None, "the file for source offsets must be set"))
         errors += _tls_errors(values, properties) + _credentials_errors(values) + _server_errors(properties)
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, STANDALONE))
+        if not values["offset.storage.file.filename"]:
+            values["offset.storage.file.filename"] = os.path.join(values["headrace.data.dir"], OFFSETS_FILE)
         return cls(dict(properties), values, tuple(_warnings(properties, STANDALONE)))
 
     @classmethod

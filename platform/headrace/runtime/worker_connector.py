@@ -19,7 +19,7 @@ from headrace.api.errors import ConnectError
 from headrace.metrics import logs
 from headrace.plugins import missing_modules, registry
 from headrace.plugins.connector_config import framework_value
-from headrace.plugins.variables import ConfigResolver, VariableRestorer, unresolved_variables
+from headrace.plugins.variables import ConfigResolver, VariableRestorer
 from headrace.runtime import messages
 from headrace.runtime.channel import Channel, ChannelClosed, RemoteError, message_of
 from headrace.runtime.spec import ConnectorSpec, InstanceId
@@ -206,17 +206,22 @@ async def _in_thread(function: Callable[..., _T], *arguments: Any) -> _T:
 
 def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
     """Return the configuration with variables resolved. From now on, their values are masked in this process's log."""
-    return resolved_with_ttl(config, worker)[0]
+    return _resolve(config, worker)[0]
 
 
 def resolved_with_ttl(config: Mapping[str, str], worker: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
     """Return the configuration as `resolved` does, and the time in ms until a value expires, or None."""
+    values, resolver = _resolve(config, worker)
+    return values, resolver.ttl_ms
+
+
+def _resolve(config: Mapping[str, str], worker: Mapping[str, str]) -> tuple[dict[str, str], ConfigResolver]:
     use_plugin_path(worker)
     with ConfigResolver.from_worker(worker) as resolver:
         values = resolver.resolve(config)
         logs.secrets.add(resolver.resolved_values)
     logs.mask_secrets_of(values)
-    return values, resolver.ttl_ms
+    return values, resolver
 
 
 async def validate(config: dict[str, str | None], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:
@@ -301,16 +306,17 @@ def validate_config(config: Mapping[str, str | None], worker: Mapping[str, str],
     from headrace.runtime.client_overrides import override_problems
 
     nulls = {key: value for key, value in config.items() if value is None}
-    values = {**resolved({key: value for key, value in config.items() if value is not None}, worker), **nulls}
+    values, resolver = _resolve({key: value for key, value in config.items() if value is not None}, worker)
+    with_nulls = {**values, **nulls}
     result = validate_connector(
-        values,
+        with_nulls,
         worker,
         originals=config,
         plugin=plugin,
-        client_overrides=lambda found: override_problems(found, values, worker),
+        client_overrides=lambda found: override_problems(found, with_nulls, worker),
+        unresolved=resolver.unresolved,
     )
-    warnings = [*result.warnings, *unresolved_variables(values)]
-    return {**result.as_json(), "type": result.type, "warnings": warnings}
+    return {**result.as_json(), "type": result.type, "warnings": result.warnings}
 
 
 async def plugin_config(worker: dict[str, str], plugin: str) -> list[dict[str, Any]]:

@@ -160,7 +160,13 @@ _COMMON = [
         "in the worker process.",
         _isolation,
     ),
-    _key("headrace.data.dir", _STRING, "headrace-data", "Directory of the embedded broker and the offsets file."),
+    _key(
+        "headrace.data.dir",
+        _STRING,
+        "headrace-data",
+        "Directory of a standalone worker's embedded broker and offsets file. A relative path is relative to the "
+        "working directory of the worker.",
+    ),
     _key(
         "headrace.static.members",
         _BOOL,
@@ -188,7 +194,13 @@ STANDALONE = ConfigDef(
     [
         _python_transform(True),
         _key("bootstrap.servers", _LIST, None, "Brokers. If unset, a standalone worker starts an embedded broker."),
-        _key("offset.storage.file.filename", _STRING, None, "The file in which source offsets are stored."),
+        _key(
+            "offset.storage.file.filename",
+            _STRING,
+            None,
+            "The file in which source offsets are stored. By default, it is the file connect.offsets in "
+            "headrace.data.dir.",
+        ),
         *_COMMON,
     ]
 )
@@ -263,8 +275,8 @@ DISTRIBUTED = ConfigDef(
             "scheduled.rebalance.max.delay.ms",
             _INT,
             300_000,
-            "How long the connectors and tasks of a worker that has left stay unassigned, in case it returns, in ms. "
-            "Those of the leader are reassigned at once.",
+            "How long the connectors and tasks of a worker that has left stay unassigned, in ms, even if the worker "
+            "returns earlier. The returned worker then continues them. Those of the leader are reassigned at once.",
             _not_negative,
         ),
         _key(

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from headrace.herder import rest_client
+from headrace.herder import distributed, rest_client
 from headrace.herder.assignment import Assignment
 from headrace.herder.distributed import DistributedHerder
 from headrace.herder.errors import ForwardError, HerderError
 from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
+from headrace.herder.stages import track
 from headrace.rest import responses
 from headrace.rest.server import RestServer
+from headrace.runtime.spec import InstanceId
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores import kafka_config_store
-from headrace.stores.config_store import ConfigSnapshot, ConnectorState, PutTargetState, TargetState
+from headrace.stores.config_store import ConfigSnapshot, ConnectorState, PutTargetState, RequestRestart, TargetState
 from headrace.stores.topic_log import TopicLog
 from support.herder import SlowWorker
+from support.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +59,21 @@ async def test_log_line_about_a_log_level_that_cannot_be_written_to_the_config_t
         await herder.set_group_log_level("headrace", "INFO")
     text = "writing the log level of headrace to the config topic failed: no response within 0.01 s"
     assert text in caplog.text
+
+
+async def test_startup_error_contains_the_address_of_the_broker_and_the_last_error_of_the_client(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(distributed, "CONNECT_TIMEOUT_S", 0.2)
+    address = f"127.0.0.1:{free_port()}"
+    config = WorkerConfig.distributed({**CONFIG.properties, "bootstrap.servers": address})
+    herder = DistributedHerder(config, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
+    start = asyncio.ensure_future(herder.start())
+    await asyncio.wait([start], timeout=0.6)
+    start.cancel()
+    (line,) = [text for text in caplog.messages if "no broker responds" in text]
+    assert re.search(rf"\(finding the brokers: .*{address}.*(Connection refused|Connect call failed).*\)", line), line
+    assert (herder.health().broker_error or "none") in line
 
 
 @pytest.fixture
@@ -179,10 +198,104 @@ async def test_forward_error_contains_the_connector_class_whose_code_the_request
         assert caught.value.connector_class == expected
 
 
+def make_herder_with_running_connector(monkeypatch: pytest.MonkeyPatch) -> tuple[DistributedHerder, HangingWorker]:
+    worker = HangingWorker()
+    herder = DistributedHerder(CONFIG, "worker:1", "http://worker:1/", worker.with_events)  # type: ignore[arg-type]
+    monkeypatch.setattr(herder, "_group", StableGroup())
+    monkeypatch.setattr(GroupCore, "assignment", Assignment(frozenset({"c"}), frozenset()))
+    monkeypatch.setattr(herder._statuses, "_send", lambda record: None)
+    monkeypatch.setattr(herder._instances, "_store_task_configs", lambda name, configs: asyncio.sleep(0))
+    herder._group_core.is_leader = herder._group_core.was_leader = True
+    state = ConnectorState({"connector.class": "C"}, TargetState.STARTED, 0)
+    herder._instances.carry_out(herder._instances.core.on_snapshot(ConfigSnapshot(0, {"c": state})))
+    return herder, worker
+
+
+async def test_restart_request_fails_if_the_connector_fails_to_start_on_a_worker_of_a_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    herder, worker = make_herder_with_running_connector(monkeypatch)
+    await herder._instances.settled("c")
+    worker.fails_to_start = True
+    with pytest.raises(HerderError, match=r"^Failed to start connector: c: the trace$"):
+        await herder.restart("c", include_tasks=False, only_failed=False)
+    worker.fails_to_start = False
+    await herder.restart("c", include_tasks=False, only_failed=False)
+    assert herder.status("c").connector.state == "RUNNING"
+
+
+async def test_stage_of_a_restart_request_is_the_start_of_the_connector_after_the_connector_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    herder, worker = make_herder_with_running_connector(monkeypatch)
+    await herder._instances.settled("c")
+    worker.may_stop.clear()
+    worker.may_start.clear()
+    tracker = track()
+    request = asyncio.ensure_future(herder.restart("c", include_tasks=False, only_failed=False))
+    await asyncio.wait_for(worker.stopping.wait(), 5)
+    assert tracker.last is not None
+    assert tracker.last.description == "stopping restarted connector c"
+    worker.starting.clear()
+    worker.may_stop.set()
+    await asyncio.wait_for(worker.starting.wait(), 5)
+    await asyncio.sleep(0.01)  # the request continues after the stop
+    assert tracker.last.description == "starting connector c"
+    worker.may_start.set()
+    await asyncio.wait_for(request, 5)
+
+
+async def test_restart_request_with_tasks_does_not_wait_for_a_connector_whose_start_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    herder, worker = make_herder_with_running_connector(monkeypatch)
+    await herder._instances.settled("c")
+    written = []
+
+    async def append(change: Any) -> int:
+        written.append(change)
+        worker.may_start.clear()
+        herder._on_config_change(change, herder._snapshot)
+        return 0
+
+    monkeypatch.setattr(herder._configs, "append", append)
+    for _ in range(2):  # the start that the first request has caused hangs during the second request
+        status = await asyncio.wait_for(herder.restart("c", include_tasks=True, only_failed=False), 1)
+        assert status.connector.state == "RESTARTING"
+    assert written == [RequestRestart("c", True, False)] * 2
+    worker.may_start.set()
+    await herder._instances.settled("c")
+
+
+class HangingWorker(SlowWorker):
+    """A fake worker. Its connectors hang while they start and stop, unless `may_start` and `may_stop` are set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_start, self.may_stop = asyncio.Event(), asyncio.Event()
+        self.may_start.set()
+        self.may_stop.set()
+        self.starting, self.stopping = asyncio.Event(), asyncio.Event()
+
+    async def start_connector(self, id_: InstanceId, config: Mapping[str, str]) -> str:
+        self.starting.set()
+        await self.may_start.wait()
+        return await super().start_connector(id_, config)
+
+    async def stop(self, id_: InstanceId) -> None:
+        self.stopping.set()
+        await self.may_stop.wait()
+        await super().stop(id_)
+
+
 class StableGroup:
     """A group without a rebalance in progress."""
 
     is_stable = True
+    has_session = True
+
+    def on_snapshot(self, snapshot: ConfigSnapshot) -> None:
+        """Do nothing."""
 
     async def wait_until_stable(self) -> None:
         """Return immediately."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from headrace.herder.assignment import EMPTY, Assignment
-from headrace.herder.instance_effects import PutStatus
+from headrace.herder.instance_effects import PutStatus, StartConnector
 from headrace.herder.instances import Instances
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.spec import InstanceId
+from headrace.runtime.worker import StartTerminated
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.config_store import ConfigSnapshot, PutConnector
 from headrace.stores.offset_store import MemoryOffsetStore
@@ -42,6 +43,16 @@ def make_instances(offsets: MemoryOffsetStore, statuses: Any = None, **options: 
     )
     statuses = statuses or Mock()
     return Instances(config, "me", Mock(), statuses=statuses, offsets=offsets, store_task_configs=Mock(), **options)
+
+
+async def test_log_contains_no_error_about_a_start_that_the_worker_has_terminated(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    instances = make_instances(MemoryOffsetStore())
+    instances.worker.start_connector = AsyncMock(side_effect=StartTerminated("terminated"))  # type: ignore[method-assign]
+    instances.carry_out([StartConnector(InstanceId("c", None, 1), CONFIG)])
+    await instances.settled("c")
+    assert caplog.records == []
 
 
 async def test_status_that_a_worker_of_another_group_wrote_is_replaced_once_per_generation(

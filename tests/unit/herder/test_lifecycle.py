@@ -71,7 +71,7 @@ async def test_pause_of_a_failed_connector_pauses_only_its_tasks(tmp_path: Path)
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.fails_to_start = True
-    await herder.restart("c", include_tasks=False, only_failed=False)
+    await herder.restart("c", include_tasks=True, only_failed=False)
     assert herder.status("c").connector.state == "FAILED"
     await herder.set_target("c", TargetState.PAUSED)
     assert herder.status("c").connector.state == "FAILED"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.herder import core
-from headrace.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
+from headrace.herder.errors import AlreadyExistsError, BadRequestError, HerderError, NotFoundError
 from headrace.herder.herder import PutResult
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.spec import InstanceId
@@ -91,6 +91,30 @@ async def test_tasks_start_after_generating_task_configs_has_failed_several_time
         "c", include_tasks=False, only_failed=True
     )  # this call waits until the connector's task configurations are applied
     assert worker.running_names() == ["c", "c-0", "c-1"]
+
+
+async def test_restart_request_fails_if_the_connector_or_task_fails_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herder, worker = await make_herder(tmp_path)
+    await herder.put("c", CONFIG)
+    start = worker.start_connector
+
+    async def fail(*_: Any) -> str:
+        raise RemoteError("ValueError", "no", "Traceback (most recent call last):\n  File x\nValueError: no")
+
+    monkeypatch.setattr(worker, "start_connector", fail)
+    monkeypatch.setattr(worker, "start_task", fail)
+    with pytest.raises(HerderError, match=r"^Failed to start connector: c: ValueError: no$") as caught:
+        await herder.restart("c", include_tasks=False, only_failed=False)
+    assert caught.value.status == 500
+    with pytest.raises(HerderError, match=r"^Failed to start task: c-1: ValueError: no$"):
+        await herder.restart_task("c", 1)
+    status = await herder.restart("c", include_tasks=True, only_failed=False)
+    assert status.connector.state == "RESTARTING"
+    monkeypatch.setattr(worker, "start_connector", start)
+    await herder.restart("c", include_tasks=False, only_failed=False)
+    assert herder.status("c").connector.state == "RUNNING"
 
 
 async def test_connector_has_state_failed_if_the_worker_raises_an_error_while_it_starts_the_connector(

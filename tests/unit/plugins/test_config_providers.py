@@ -6,17 +6,21 @@ import pytest
 
 from headrace.api import Config, ConfigData, ConfigProvider
 from headrace.api.errors import ConfigError, ConnectError
-from headrace.plugins.variables import ConfigResolver, VariableRestorer, resolve_worker, unresolved_variables
+from headrace.plugins.variables import ConfigResolver, VariableRestorer, resolve_worker
 
 JAVA = "org.apache.kafka.common.config.provider."
 
 
-def resolve(properties: dict[str, str], **worker: str) -> dict[str, str]:
+def resolver_of(**worker: str) -> ConfigResolver:
     names = {"f": "FileConfigProvider", "d": "DirectoryConfigProvider", "env": "EnvVarConfigProvider"}
     settings = {"config.providers": ", ".join(names)}
     settings |= {f"config.providers.{name}.class": JAVA + class_name for name, class_name in names.items()}
     settings |= {f"config.providers.{key.replace('__', '.param.').replace('_', '.')}": v for key, v in worker.items()}
-    with ConfigResolver.from_worker(settings) as resolver:
+    return ConfigResolver.from_worker(settings)
+
+
+def resolve(properties: dict[str, str], **worker: str) -> dict[str, str]:
+    with resolver_of(**worker) as resolver:
         return resolver.resolve(properties)
 
 
@@ -33,9 +37,27 @@ def test_file_config_provider_reads_properties_files(tmp_path: Path) -> None:
         resolve({"a": f"${{f:{tmp_path / 'none'}:x}}"})
 
 
-def test_environment_variable_reference_that_is_not_resolved_causes_a_warning() -> None:
-    (line,) = unresolved_variables({"a": "x", "b": "jdbc:${env:HEADRACE_NOT_SET}/y", "c": "${topic}"})
-    assert line.startswith("b: variable ${env:HEADRACE_NOT_SET} is not resolved")
+def test_resolver_reports_the_key_of_each_unresolved_variable_and_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.properties"
+    path.write_text("nested=${env:HEADRACE_NOT_SET}\n")
+    properties = {
+        "a": "x",
+        "b": "jdbc:${env:HEADRACE_NOT_SET}/y",
+        "c": "${topic}",
+        "d": "${vault:x:pw}",
+        "e": f"${{f:{path}:nope}}",
+        "f": f"${{f:{path}:nested}}",  # the value of a secret contains no variables
+    }
+    with resolver_of() as resolver:
+        resolver.resolve(properties)
+    denied = ", or its parameters do not permit access to it"
+    assert [str(each) for each in resolver.unresolved] == [
+        "b: variable ${env:HEADRACE_NOT_SET} is not resolved: config provider env has no value for key "
+        f"HEADRACE_NOT_SET{denied}",
+        "d: variable ${vault:x:pw} is not resolved: config.providers in the worker file does not contain vault",
+        f"e: variable ${{f:{path}:nope}} is not resolved: config provider f has no value for key nope in {path}"
+        f"{denied}",
+    ]
 
 
 def test_directory_config_provider_reads_files_only_in_the_given_directory(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from headrace.runtime.channel import Channel, ChannelClosed, Handler, RemoteErro
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.processes import ForkServerDied, HostProcess
 from headrace.runtime.spec import InstanceId, TaskSpec
-from headrace.runtime.worker import CallTimeout, Worker
+from headrace.runtime.worker import CallTimeout, StartTerminated, Worker
 from headrace.runtime.worker_config import WorkerConfig
 
 pytestmark = pytest.mark.anyio
@@ -379,3 +379,32 @@ async def test_task_fails_if_the_channel_of_its_process_closes_but_the_process_s
         await asyncio.wait_for(listener.changed.wait(), 5)
         assert processes.hosts[0].killed
         assert listener.states == [(TASK, "FAILED")]
+
+
+@pytest.mark.parametrize("id_", [CONNECTOR, TASK], ids=["connector", "task"])
+async def test_start_that_is_no_longer_wanted_is_terminated_with_one_warning_and_without_errors(
+    id_: InstanceId, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(**{"task.shutdown.graceful.timeout.ms": "50"}) as (worker, processes, listener):
+        spawn = processes.spawn
+
+        async def spawn_hanging(name: str, handler: Handler) -> HostProcess:
+            host = await spawn(name, handler)
+            processes.hosts[-1].responses = dict.fromkeys(
+                (messages.StartTask, messages.StartConnector), asyncio.Event()
+            )
+            return host
+
+        processes.spawn = spawn_hanging  # type: ignore[method-assign]
+        call = worker.start_connector(id_, {}) if id_ is CONNECTOR else worker.start_task(id_, SPEC)
+        start = asyncio.ensure_future(call)
+        await asyncio.wait([start], timeout=0.05)
+        watchers = list(worker._watchers)
+        await worker.abort_start(id_)
+        with pytest.raises(StartTerminated):
+            await asyncio.wait_for(start, 5)
+        assert processes.hosts[0].killed
+        await asyncio.wait(watchers, timeout=5)  # they handle the ends of processes
+    assert listener.states == []
+    (line,) = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert (line.levelname, "its start is no longer wanted" in line.getMessage()) == ("WARNING", True)

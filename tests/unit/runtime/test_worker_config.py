@@ -21,13 +21,29 @@ def test_worker_config_has_the_defaults_of_kafka_connect() -> None:
     assert config.warnings == ()
 
 
+@pytest.mark.parametrize("servers", [{}, {"bootstrap.servers": "h:1"}], ids=["embedded broker", "other brokers"])
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({}, "headrace-data/connect.offsets"),
+        ({"offset.storage.file.filename": " "}, "headrace-data/connect.offsets"),
+        ({"headrace.data.dir": "/var/x"}, "/var/x/connect.offsets"),
+        ({"headrace.data.dir": "/var/x", "offset.storage.file.filename": "y"}, "y"),
+    ],
+)
+def test_offsets_file_is_in_the_data_directory_unless_it_is_configured(
+    servers: dict[str, str], settings: dict[str, str], path: str
+) -> None:
+    assert WorkerConfig.standalone({**MINIMUM, **servers, **settings})["offset.storage.file.filename"] == path
+
+
 def test_all_worker_config_errors_are_reported_together() -> None:
     with pytest.raises(ConfigErrors) as caught:
         WorkerConfig.standalone(
             {"key.converter": "K", "bootstrap.servers": "h:1", "listeners": "8083", "task.isolation": "vm"}
         )
     text = str(caught.value)
-    for key in ("value.converter", "listeners", "task.isolation", "offset.storage.file.filename"):
+    for key in ("value.converter", "listeners", "task.isolation"):
         assert key in text
 
 
