@@ -15,6 +15,7 @@ from typing import Protocol
 
 from headrace.api.errors import ConnectError
 from headrace.plugins.connector_config import framework_value
+from headrace.runtime import traces
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def tolerance_exceeded(failure: Failure, record: str) -> ToleranceExceeded:
     error = failure.error
     exceeded = ToleranceExceeded(
         f"Tolerance exceeded in error handler: {record}, stage {failure.stage.value}, "
-        f"class {failure.class_name}: {type(error).__name__}: {error}"
+        f"class {failure.class_name}: {type(error).__name__}: {traces.message_of(error)}"
     )
     exceeded.__cause__ = error
     return exceeded
@@ -131,7 +132,10 @@ class ErrorLog:
         self._counters = counters
 
     def add(self, failure: Failure, record: str, value: object = None) -> None:
-        """Add a failed record, which `record` describes. With `errors.log.include.messages`, its value is logged."""
+        """Add a failed record, which `record` describes. With `errors.log.include.messages`, its value is logged.
+
+        The middle of a long error message or stack trace is omitted, as in the context headers of a DLQ record.
+        """
         self._counters.errors += 1
         if self._policy.tolerate:
             self._counters.skipped += 1
@@ -139,12 +143,12 @@ class ErrorLog:
             return
         self._counters.errors_logged += 1
         log.error(
-            "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s",
+            "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s\n%s",
             self._task,
             failure.stage.value,
             failure.class_name,
             record,
             f", record value {value!r}" if self._policy.log_messages and value is not None else "",
-            failure.error,
-            exc_info=failure.error,
+            traces.message_of(failure.error),
+            traces.trace_of(failure.error).rstrip("\n"),
         )

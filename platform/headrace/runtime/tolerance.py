@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from headrace.api.errors import ConnectError, RecordErrors, RetriableError
 from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, tolerance_exceeded
+from headrace.runtime.traces import message_of
 
 
 class Part(Protocol):
@@ -87,17 +88,17 @@ class RetryWithToleranceOperator:
             errors = _checked_errors(error, len(part), class_name)
             if error.results is None and len(errors) < len(part):
                 raise ConnectError(
-                    f"{class_name} raised RecordErrors without the results of the good records ({error}): pass them as "
-                    "results, or set stateless = True if the class can receive the same records again"
+                    f"{class_name} raised RecordErrors without the results of the good records ({message_of(error)}): "
+                    "pass them as results, or set stateless = True if the class can receive the same records again"
                 ) from error
             for index, cause in errors.items():
                 self._give_up(Failure(stage, class_name, cause, 1), part.take([index]))
             return error.results, list(errors)
         except Exception as error:
             raise ConnectError(
-                f"{class_name} failed with {type(error).__name__}: {error} (in a batch of {len(part)} records from "
-                f"{self._describe(part)}); to skip only bad records, raise RecordErrors with the results of the other "
-                "records"
+                f"{class_name} failed with {type(error).__name__}: {message_of(error)} (in a batch of {len(part)} "
+                f"records from {self._describe(part)}); to skip only bad records, raise RecordErrors with the results "
+                "of the other records"
             ) from error
 
     def run(self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P) -> list[_R]:

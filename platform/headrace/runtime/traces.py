@@ -1,8 +1,14 @@
-"""Creates the stack traces of failed connectors and tasks, and finds the exception in a stack trace. No I/O."""
+"""Creates the stack traces of failed connectors, tasks and records, and finds the exception in a stack trace.
+
+A task may create thousands of traces of failed records per second, and most of their frames are the same. For each
+frame, `traceback` accesses the file system and parses the source line, so this module caches the texts of frames.
+"""
 
 from __future__ import annotations
 
 import traceback
+from types import CodeType, TracebackType
+from typing import Any
 
 from headrace.metrics import logs
 
@@ -12,12 +18,73 @@ TRACE_LENGTH_MAX = 32_768
 
 def trace_of(error: BaseException) -> str:
     """Return the stack trace of an error with masked secrets. The middle of a long trace is omitted."""
-    return _shorten(logs.secrets.mask("".join(traceback.format_exception(error))))
+    formatted = traceback.TracebackException(type(error), error, None, limit=0, compact=True)
+    _set_frames(formatted, error)
+    return _shorten(logs.secrets.mask("".join(formatted.format())))
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an error with masked secrets. The middle of a long message is omitted."""
-    return _shorten(logs.secrets.mask(str(error)))
+    """Return the message of an error with masked secrets. The middle of a long message is omitted.
+
+    The exception may be a plug-in's, and its `__str__` may fail. The message is then the text that `traceback` uses.
+    """
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a plug-in's code may raise anything
+        text = "<exception str() failed>"
+    return _shorten(logs.secrets.mask(text))
+
+
+class _Frames(traceback.StackSummary):
+    """The frames of one exception. Their texts are cached."""
+
+    def format_frame_summary(self, frame_summary: traceback.FrameSummary, **options: Any) -> str:
+        """Return the text of a frame."""
+        assert isinstance(frame_summary, _Frame)
+        return frame_summary.text
+
+
+class _Frame(traceback.FrameSummary):
+    """A frame with its text. It references the code object, so that no other code object gets the same id."""
+
+    def __init__(self, code: CodeType, summary: traceback.FrameSummary) -> None:
+        super().__init__(summary.filename, summary.lineno, summary.name, lookup_line=False)
+        self.code = code
+        [self.text] = traceback.StackSummary.from_list([summary]).format()
+
+
+_FRAMES_MAX = 1_000
+_frames: dict[tuple[int, int], _Frame] = {}
+"""Frames by the id of the code object and the index of the instruction."""
+
+
+def _set_frames(formatted: traceback.TracebackException, error: BaseException) -> None:
+    """Set the frames of an exception, of its causes and contexts, and of the exceptions in an exception group."""
+    pending = [(formatted, error)]
+    while pending:
+        formatted, error = pending.pop()
+        formatted.stack = _frames_of(error.__traceback__)
+        if formatted.__cause__ is not None and error.__cause__ is not None:
+            pending.append((formatted.__cause__, error.__cause__))
+        if formatted.__context__ is not None and error.__context__ is not None:
+            pending.append((formatted.__context__, error.__context__))
+        if isinstance(error, BaseExceptionGroup):
+            pending += zip(formatted.exceptions or [], error.exceptions, strict=True)
+
+
+def _frames_of(trace: TracebackType | None) -> _Frames:
+    frames = _Frames()
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frame = _frames.get((id(code), trace.tb_lasti))
+        if frame is None:
+            if len(_frames) >= _FRAMES_MAX:
+                _frames.clear()
+            frame = _Frame(code, traceback.extract_tb(trace, limit=1)[0])
+            _frames[id(code), trace.tb_lasti] = frame
+        frames.append(frame)
+        trace = trace.tb_next
+    return frames
 
 
 def _shorten(text: str) -> str:

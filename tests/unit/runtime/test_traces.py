@@ -1,14 +1,19 @@
-"""Tests that long stack traces are shortened, and that the line with the exception is found in a stack trace."""
+"""Tests of stack traces and error messages: their texts, their cached frames, and how long texts are shortened."""
 
 from __future__ import annotations
 
+import linecache
+import logging
 import traceback
 
 import pytest
 
-from headrace.runtime.traces import TRACE_LENGTH_MAX, exception_line, trace_of
+from headrace.runtime.counters import Counters
+from headrace.runtime.error_policy import ErrorLog, Failure, Stage, tolerance_exceeded
+from headrace.runtime.traces import TRACE_LENGTH_MAX, exception_line, message_of, trace_of
 from headrace.stores.status_records import encode_status
 from headrace.stores.status_store import State, Status
+from support.errors import error_policy
 
 SQL_MESSAGE = 'syntax error at or near "FROMM"\nLINE 1: SELECT * FROMM orders\n                 ^\nHINT:  Check it.'
 
@@ -55,3 +60,98 @@ def test_long_trace_keeps_the_beginning_and_the_end() -> None:
     assert "characters omitted" in trace
     assert trace.endswith("xxx into orders\n")
     assert len(trace) < TRACE_LENGTH_MAX + 100
+
+
+class RaisingStr(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class NoneStr(Exception):
+    def __str__(self) -> str:
+        return None  # type: ignore[return-value]
+
+
+def raised(error: Exception, depth: int = 0) -> Exception:
+    def raise_at(depth: int) -> None:
+        if depth:
+            raise_at(depth - 1)
+        raise error
+
+    try:
+        raise_at(depth)
+    except Exception as caught:  # noqa: BLE001 - the test raises any error
+        return caught
+    raise AssertionError("unreachable")
+
+
+def chained() -> Exception:
+    try:
+        try:
+            {}["missing"]
+        except KeyError as error:
+            raise RuntimeError("cause") from error
+    except RuntimeError:
+        error = raised(ValueError("context"), 3)
+        error.add_note("a note")
+        return error
+
+
+def cyclic() -> Exception:
+    first, second = raised(ValueError("first")), raised(ValueError("second"))
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("never raised"),
+        raised(ValueError("raised"), 2),
+        raised(ValueError("many equal frames"), 50),
+        chained(),
+        cyclic(),
+        raised(ExceptionGroup("group", [chained(), raised(ValueError("second"), 1)])),
+        raised(SyntaxError("bad", ("file", 1, 2, "a b", 1, 3))),
+        raised(RaisingStr()),
+        raised(NoneStr()),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_trace_is_that_of_python(error: Exception) -> None:
+    expected = "".join(traceback.format_exception(error))
+    assert [trace_of(error), trace_of(error)] == [expected, expected]
+
+
+def test_frames_of_a_second_trace_are_not_formatted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> Exception:
+        return raised(ValueError("x"), 2)
+
+    first = trace_of(failing())
+    monkeypatch.setattr(linecache, "checkcache", lambda filename=None: pytest.fail("a frame was formatted again"))
+    assert trace_of(failing()) == first
+
+
+@pytest.mark.parametrize("error", [RaisingStr(), NoneStr()], ids=["str raises", "str returns None"])
+def test_failure_with_an_exception_without_a_message_is_logged_and_described(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = Failure(Stage.TRANSFORMATION, "C", error, 1)
+    with caplog.at_level(logging.ERROR):
+        ErrorLog("c-0", error_policy(tolerate=True, log=True), Counters()).add(failure, "a record")
+    assert message_of(error) == "<exception str() failed>"
+    assert "where a record: <exception str() failed>" in caplog.text
+    assert str(tolerance_exceeded(failure, "a record")).endswith(f"{type(error).__name__}: <exception str() failed>")
+
+
+def test_log_line_of_a_failed_record_does_not_contain_the_middle_of_a_long_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failure = Failure(Stage.TRANSFORMATION, "C", raised(ValueError("x" * 2_000_000)), 1)
+    with caplog.at_level(logging.ERROR):
+        ErrorLog("c-0", error_policy(tolerate=True, log=True), Counters()).add(failure, "a record")
+    assert "characters omitted" in caplog.text
+    assert "Traceback (most recent call last)" in caplog.text
+    assert len(caplog.text) < 3 * TRACE_LENGTH_MAX
