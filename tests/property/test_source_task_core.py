@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.api.errors import ConnectError, RetriableError
 from headrace.api.task import RecordMetadata
 from headrace.data.batch import SourceBatch
-from headrace.runtime.offsets_tracker import Offset
+from headrace.runtime.offsets_tracker import Offset, Submission
 from headrace.runtime.source_task_core import (
     CommitOffsets,
     CommitRecords,
@@ -27,6 +27,7 @@ from headrace.runtime.source_task_core import (
     PrepareTopic,
     ReportTopic,
     Send,
+    SendUnwritten,
     Skip,
     SourceTaskCore,
     Stop,
@@ -38,6 +39,8 @@ PARTITIONS = 2
 TOPICS = ("even", "odd")
 DROPPED = 7
 """The transform drops every record whose number is divisible by `DROPPED`."""
+REJECTED = 3
+"""If the task has a dead letter queue, the transform rejects the records 1, 4, 7 and so on, unless it drops them."""
 POLL_RECORDS_MAX = 3
 
 
@@ -47,11 +50,17 @@ class SourceTaskMachine(RuleBasedStateMachine):
     After the task is killed, it resumes from the offsets in the offset store.
     """
 
-    @initialize(tolerates_errors=st.booleans(), commits_records=st.booleans(), takes_risks=st.booleans())
-    def create(self, tolerates_errors: bool, commits_records: bool, takes_risks: bool) -> None:
+    @initialize(
+        tolerates_errors=st.booleans(),
+        commits_records=st.booleans(),
+        has_queue=st.booleans(),
+        takes_risks=st.booleans(),
+    )
+    def create(self, tolerates_errors: bool, commits_records: bool, has_queue: bool, takes_risks: bool) -> None:
         self.takes_risks = takes_risks  # whether the task may be killed or fail
-        self.tolerates_errors = tolerates_errors
-        self.commits_records = commits_records
+        self.has_queue = has_queue  # whether the task has a dead letter queue
+        self.tolerates_errors = tolerates_errors or has_queue
+        self.commits_records = commits_records or has_queue
         self.stored = dict.fromkeys(range(PARTITIONS), 0)
         self.done: set[tuple[int, int]] = set()  # (partition, number) of written, dropped and skipped records
         self.is_paused = False
@@ -63,11 +72,14 @@ class SourceTaskMachine(RuleBasedStateMachine):
             is_paused=self.is_paused,
             tolerates_errors=self.tolerates_errors,
             commits_records=self.commits_records,
+            has_dead_letter_queue=self.has_queue,
         )
         self.positions = dict(self.stored)
         self.now_ms = 0
         self.is_buffer_full = False
         self.in_flight: list[Send] = []
+        self.dlq_in_flight: list[tuple[Submission, set[tuple[int, int]]]] = []
+        self.unreported: set[tuple[int, int]] = set()  # records that could not be written and are not in the DLQ yet
         self.unsent: set[tuple[int, int]] = set()  # polled records that were neither dropped nor sent
         self.preparing: str | None = None
         self.is_preparation_failing = False
@@ -102,6 +114,10 @@ class SourceTaskMachine(RuleBasedStateMachine):
             case Skip(send, error):
                 self.unsent -= self.records_in(send.records)
                 self.report_result(send, None, error)
+            case SendUnwritten(send, _):
+                records = self.records_in(send.records)
+                self.unreported -= records
+                self.dlq_in_flight.append((send.polled.submission, records))
             case PrepareTopic(topic):
                 assert self.preparing is None
                 self.preparing = topic
@@ -128,6 +144,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
         assert not self.is_paused
         assert not self.is_buffer_full
         assert not self.unsent, "polled although records wait"
+        assert not self.unreported, "polled although records wait for the dead letter queue"
         plan, self.poll_plan = self.poll_plan, []
         if plan is None:
             self.carry_out(self.core.poll_failed(RetriableError("poll"), now_ms=self.now_ms))
@@ -136,7 +153,9 @@ class SourceTaskMachine(RuleBasedStateMachine):
         for partition, count in plan:
             first = self.positions[partition]
             self.positions[partition] = first + count + (count == 0)  # an empty batch skips one record
-            if count == 0:
+            if count == 0 and self.has_queue:  # the task skips the record and reports it
+                self.dlq_in_flight.append((self.core.failed_in_poll({"p": partition}), {(partition, first)}))
+            elif count == 0:
                 self.done.add((partition, first))
             numbers = list(range(first, first + count))
             self.unsent |= {(partition, number) for number in numbers if number % DROPPED}
@@ -154,6 +173,12 @@ class SourceTaskMachine(RuleBasedStateMachine):
 
     def convert(self, batch: SourceBatch) -> list[OutgoingRecords]:
         kept = [(index, number) for index, number in enumerate(batch.values) if number % DROPPED]
+        if self.has_queue:
+            partition = batch.source_partition["p"]
+            for record in {(partition, number) for _, number in kept if number % REJECTED == 1}:
+                self.unsent.remove(record)
+                self.dlq_in_flight.append((self.core.failed_in_conversion(), {record}))
+            kept = [(index, number) for index, number in kept if number % REJECTED != 1]
         groups = [[item] for item in kept]
         if not self.commits_records:
             groups = [[item for item in kept if item[1] % 2 == parity] for parity in (0, 1)]
@@ -174,7 +199,9 @@ class SourceTaskMachine(RuleBasedStateMachine):
     def report_result(self, send: Send, metadata: RecordMetadata | None, error: Exception | None) -> None:
         if error is None:
             self.written |= self.records_in(send.records)
-        if error is None or self.tolerates_errors:
+        if error is not None and self.has_queue:
+            self.unreported |= self.records_in(send.records)
+        elif error is None or self.tolerates_errors:
             self.done |= self.records_in(send.records)
         else:
             self.expects_failure = True
@@ -247,6 +274,31 @@ class SourceTaskMachine(RuleBasedStateMachine):
     def fail_send(self, data: st.DataObject) -> None:
         send = self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1)))
         self.report_result(send, None, OSError("record too large"))
+
+    @precondition(lambda self: self.dlq_in_flight)
+    @rule(data=st.data())
+    def acknowledge_dlq_record(self, data: st.DataObject) -> None:
+        self.complete_dlq_record(data.draw(st.integers(0, len(self.dlq_in_flight) - 1)), None)
+
+    @precondition(lambda self: self.dlq_in_flight)
+    @rule()
+    def acknowledge_all_dlq_records(self) -> None:
+        while self.dlq_in_flight:
+            self.complete_dlq_record(0, None)
+
+    @precondition(lambda self: self.dlq_in_flight and self.takes_risks)
+    @rule(data=st.data())
+    def fail_dlq_record(self, data: st.DataObject) -> None:
+        self.expects_failure = True
+        index = data.draw(st.integers(0, len(self.dlq_in_flight) - 1))
+        self.complete_dlq_record(index, ConnectError("record too large"))
+        assert self.core.error is not None
+
+    def complete_dlq_record(self, index: int, error: ConnectError | None) -> None:
+        submission, records = self.dlq_in_flight.pop(index)
+        if error is None:
+            self.done |= records
+        self.carry_out(self.core.dlq_acknowledged(submission, error))
 
     @precondition(lambda self: self.preparing)
     @rule()
@@ -325,6 +377,8 @@ class SourceTaskMachine(RuleBasedStateMachine):
     def finish(self, is_acknowledged: bool) -> None:
         while is_acknowledged and self.in_flight:
             self.acknowledge_first()
+        while is_acknowledged and self.dlq_in_flight:
+            self.complete_dlq_record(0, None)
         if self.commits:  # an offset commit in progress fails
             offsets = self.commits.pop()
             self.carry_out(self.core.commit_failed(TimeoutError("closed")))
@@ -333,11 +387,13 @@ class SourceTaskMachine(RuleBasedStateMachine):
         if self.commits:
             self.commit_ends(is_successful=True)
         self.carry_out(self.core.close())
-        if is_acknowledged and not (self.has_failed or self.expects_failure or self.unsent):
+        if is_acknowledged and not (self.has_failed or self.expects_failure or self.unsent or self.unreported):
             assert self.stored == self.positions
         late, self.in_flight = self.in_flight, []
         for send in late:
             assert self.core.acknowledged(send, None, None) == []
+        for submission, _ in self.dlq_in_flight:
+            assert self.core.dlq_acknowledged(submission, None) == []
         assert self.core.on_commit_due() == []
         self.start_task()
 

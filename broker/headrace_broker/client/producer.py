@@ -227,6 +227,11 @@ class Producer:
         """Whether buffer.memory or more bytes are unacknowledged, so that a send would block."""
         return self._batcher.buffered_bytes >= self._config.buffer_memory
 
+    @property
+    def max_block_ms(self) -> float:
+        """The timeout of a blocking send: max.block.ms."""
+        return self._config.max_block_ms
+
     def _create_delivery(self, topic: str, on_done: Completion) -> Delivery:
         delivery = Delivery(topic, on_done)
         delivery.add_listener(partial(self._open_deliveries.discard, delivery))

@@ -69,9 +69,10 @@ class SourceTaskContext(TaskContext, Protocol):
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:
         """Report a record of the external system that the task skips, because it cannot read it.
 
-        The record is counted, logged and sent to the dead letter queue as configured. Source offsets that the task
-        returns later are committed only after the dead letter queue has acknowledged the record. Raises ConnectError if
-        ``errors.tolerance`` is `none`.
+        The record is counted, logged and sent to the dead letter queue as configured. Source offsets of the record's
+        source partition that the task returns later are committed only after the dead letter queue has acknowledged the
+        record. Raises ConnectError if ``errors.tolerance`` is `none`. If the task has to stop, the call may raise an
+        error that `poll` must not catch.
         """
 
 

@@ -7,7 +7,8 @@ message or stack trace is omitted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,12 +20,15 @@ from headrace.runtime.task_plugins import Plugins
 from headrace.runtime.topic_creator import create_topic
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.delivery import Completion
+from headrace_broker.client.errors import BufferExhaustedError, TimedOutError
 from headrace_broker.client.producer import Producer
 from headrace_broker.records.columns import RecordColumns
 
 REENCODED_HEADER = "__headrace.errors.reencoded"
 """Marks a record whose original bytes no longer exist: it was converted to bytes again."""
 _CONTEXT_PREFIX = "__connect.errors."
+_WAIT_MS = 200
 
 
 class DeadLetterQueue:
@@ -57,13 +61,47 @@ class DeadLetterQueue:
         """
         return self._producer.send_blocking(self.topic, 0, self._with_headers(failure, origin, record))
 
+    def send_with_callback(
+        self,
+        failure: Failure,
+        origin: Mapping[str, str],
+        record: RecordColumns,
+        on_done: Completion,
+        *,
+        raise_if_ending: Callable[[], None],
+    ) -> None:
+        """Send one failed record, and call `on_done` on the event loop when it is acknowledged or has failed.
+
+        Not callable on the event loop. Blocks while the producer's buffer is full. This wait has no time limit of its
+        own, because every record in the buffer is acknowledged or fails within delivery.timeout.ms. Raises
+        TimedOutError if the topic's metadata are missing for max.block.ms. `raise_if_ending` raises an error that ends
+        the wait.
+        """
+        columns = self._with_headers(failure, origin, record)
+        deadline_s = time.monotonic() + self._producer.max_block_ms / 1000
+        while True:
+            raise_if_ending()
+            try:
+                self._producer.send_with_callback(self.topic, 0, columns, on_done, timeout_ms=_WAIT_MS)
+            except BufferExhaustedError:
+                continue
+            except TimedOutError:
+                if time.monotonic() >= deadline_s:
+                    raise
+            else:
+                return
+
     async def send_on_loop(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> None:
         """Send one failed record and wait for its acknowledgement. Raises ClientError."""
         await self._producer.send(self.topic, 0, self._with_headers(failure, origin, record))
 
-    async def close(self) -> None:
-        """Close the producer."""
-        await self._producer.close()
+    async def flush(self) -> None:
+        """Wait until all records that were sent are acknowledged or have failed."""
+        await self._producer.flush()
+
+    async def close(self, timeout_ms: float | None = 30_000) -> None:
+        """Close the producer, after a flush of at most `timeout_ms`."""
+        await self._producer.close(timeout_ms)
 
     def _with_headers(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> RecordColumns:
         headers = list(record.headers[0]) if record.headers else []

@@ -7,6 +7,7 @@ After each of these events, the owner ends the wait of the task's thread.
 
 Guarantees:
 - An offset is committed only after all records up to it are acknowledged, or were dropped by a transform or an error.
+  If the task has a dead letter queue, the DLQ records of the dropped records up to the offset are acknowledged, too.
 - A failed commit of offsets is repeated with the next one.
 - While the producer's buffer is full, records are neither polled nor converted nor sent. At most the records of one
   poll wait to be sent.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -113,6 +114,14 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class SendUnwritten:
+    """Send a record that could not be written to the dead letter queue, and call `dlq_acknowledged` later."""
+
+    send: Send
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class ReportTopic:
     """Report to the worker that the connector uses a topic."""
 
@@ -150,6 +159,7 @@ Effect = (
     | PrepareTopic
     | Send
     | Skip
+    | SendUnwritten
     | ReportTopic
     | CommitOffsets
     | CommitRecords
@@ -171,12 +181,14 @@ class SourceTaskCore:
         is_paused: bool = False,
         tolerates_errors: bool = False,
         commits_records: bool = False,
+        has_dead_letter_queue: bool = False,
     ) -> None:
         self._name = name
         self._is_paused = is_paused  # the user paused the task
         self._is_confirmed = True  # no other worker runs the task
         self._tolerates_errors = tolerates_errors  # errors.tolerance is `all`
         self._commits_records = commits_records  # the task overrides commit_record
+        self._has_dead_letter_queue = has_dead_letter_queue
         self._reported_pause: bool | None = None
         self._is_stopped = False
         self._is_closed = False
@@ -184,7 +196,9 @@ class SourceTaskCore:
         self._retry_at_ms: int | None = None
         self._tracker = OffsetsTracker()
         self._polled: deque[SourceBatch] = deque()  # batches that are not converted yet
+        self._converting: PolledBatch | None = None
         self._outgoing: deque[Send] = deque()
+        self._unwritten: deque[SendUnwritten] = deque()  # sends that failed and are not in the dead letter queue yet
         self._uncommitted: dict[str, Offset] = {}
         self._is_committing = False
         self._calls_commit = False
@@ -198,6 +212,11 @@ class SourceTaskCore:
     def unacknowledged(self) -> int:
         """The number of polled batches that were not acknowledged."""
         return self._tracker.unacknowledged()
+
+    @property
+    def error(self) -> Exception | None:
+        """The error that fails the task at its next step."""
+        return self._error
 
     # Events of the user and of the worker
 
@@ -261,6 +280,9 @@ class SourceTaskCore:
         if error is not None and not self._tolerates_errors:
             self._error = self._error or _send_error(error)
             return []
+        if error is not None and self._has_dead_letter_queue:
+            self._unwritten.append(SendUnwritten(send, error))
+            return []
         polled, records = send.polled, send.records
         polled.submission.acknowledge()
         if polled.results is not None and records.index is not None and error is None:
@@ -269,6 +291,32 @@ class SourceTaskCore:
             return []
         self._used_topics.add(records.topic)
         return [ReportTopic(records.topic)]
+
+    # The dead letter queue
+
+    def failed_in_conversion(self) -> Submission:
+        """A record of the batch that is being converted is sent to the dead letter queue; call `dlq_acknowledged`."""
+        assert self._converting is not None
+        submission = self._converting.submission
+        submission.parts += 1
+        return submission
+
+    def failed_in_poll(self, partition: Mapping[str, Any]) -> Submission:
+        """A record that the task skips is sent to the dead letter queue; call `dlq_acknowledged` later.
+
+        The offsets of this source partition that the task returns later are not committed before.
+        """
+        return self._tracker.submit(partition, {}, 1)
+
+    def dlq_acknowledged(self, submission: Submission, error: ConnectError | None) -> list[Effect]:
+        """The DLQ record is acknowledged, or it could not be written, which fails the task."""
+        if self._is_closed:
+            return []
+        if error is not None:
+            self._error = self._error or error
+        else:
+            submission.acknowledge()
+        return []
 
     # Results of effects
 
@@ -288,7 +336,8 @@ class SourceTaskCore:
 
     def converted(self, polled: PolledBatch, outgoing: Sequence[OutgoingRecords]) -> list[Effect]:
         """The records of `Convert` are converted and can be sent. Some or all of them may have been dropped."""
-        polled.submission.parts = len(outgoing)
+        polled.submission.parts += len(outgoing) - 1
+        self._converting = None
         if polled.results is None:
             polled.batch = None
         self._outgoing.extend(Send(polled, records) for records in outgoing)
@@ -337,6 +386,8 @@ class SourceTaskCore:
             return [Fail(self._error)]
         if (self._unreported or self._calls_commit) and (effects := [*self._records_to_commit(), *self._commit_call()]):
             return effects
+        if self._unwritten and not self._is_stopped:
+            return [self._unwritten.popleft()]
         if not is_buffer_full and (effects := self._next_send()):
             return effects
         if self._is_stopped:
@@ -358,7 +409,8 @@ class SourceTaskCore:
         while not self._outgoing and self._polled:
             batch = self._polled.popleft()
             if len(batch):
-                return [Convert(self._submit(batch), batch, self._commits_records)]
+                self._converting = self._submit(batch)
+                return [Convert(self._converting, batch, self._commits_records)]
             if batch.source_offset is None:
                 self._tracker.submit_removal(batch.source_partition)
             else:

@@ -16,6 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from headrace.api.errors import ConnectError
 from headrace.api.task import RecordMetadata, SourceTask
 from headrace.data.batch import SourceBatch, from_records
 from headrace.data.records import SourceRecord
@@ -27,13 +28,14 @@ from headrace.runtime.channel import RemoteError
 from headrace.runtime.conversion import ToBytes
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
 from headrace.runtime.error_policy import DeadLetterQueueConfig, ErrorPolicy, Failure, Stage, tolerance_exceeded
+from headrace.runtime.offsets_tracker import Submission
 from headrace.runtime.source_errors import SourceErrors
 from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.topic_creator import TopicCreator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.delivery import RecordMetadata as SendMetadata
-from headrace_broker.client.errors import RecordTooLargeError
+from headrace_broker.client.errors import ClosedError, RecordTooLargeError
 from headrace_broker.client.producer import Producer
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class WorkerSourceTask(WorkerTask):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._policy = ErrorPolicy.from_config(self.plugins.connector_config)
-        self._errors = SourceErrors(self.spec.name, self._policy, self.counters, run=self.later)
+        self._errors = SourceErrors(self.spec.name, self._policy, self.counters, raise_if_ending=self._raise_if_ending)
         queue = DeadLetterQueueConfig.from_config(self.plugins.connector_config)
         self._has_queue = self._policy.tolerate and queue is not None
         self.core = core.SourceTaskCore(
@@ -55,6 +57,7 @@ class WorkerSourceTask(WorkerTask):
             is_paused=self.paused,
             tolerates_errors=self._policy.tolerate,
             commits_records=self._has_queue or type(self.task).commit_record is not SourceTask.commit_record,
+            has_dead_letter_queue=self._has_queue,
         )
         self._lock = threading.Lock()  # held in every call of `SourceTaskCore`
         self._core_called = threading.Event()  # the event loop has called `SourceTaskCore`
@@ -96,7 +99,7 @@ class WorkerSourceTask(WorkerTask):
         plugins, spec = self.plugins, self.spec
         operator = RetryWithToleranceOperator(
             self._policy,
-            report=self._errors.report_failure,
+            report=self._report_failed,
             describe=core.describe,
             now_ms=_now_ms,
             wait_ms=self.wait_before_retry,
@@ -119,15 +122,33 @@ class WorkerSourceTask(WorkerTask):
         [part] = from_records([record])
         assert isinstance(part, SourceBatch)
         failure = Failure(Stage.TASK_POLL, type(self.task).display_class(), error, 1)
-        self._errors.report_failure(failure, part)
+        self._errors.log_failure(failure, part)
+        if self._has_queue:
+            with self._lock:
+                submission = self.core.failed_in_poll(part.source_partition)
+            self._errors.send(failure, part, partial(self._on_dlq_acknowledged, submission))
         if not self._policy.tolerate:
             raise tolerance_exceeded(failure, core.describe(part)) from error
+
+    def _report_failed(self, failure: Failure, part: SourceBatch) -> None:
+        """Handle a record that a transform or a converter rejected."""
+        self._errors.log_failure(failure, part)
+        if self._has_queue:
+            with self._lock:
+                submission = self.core.failed_in_conversion()
+            self._errors.send(failure, part, partial(self._on_dlq_acknowledged, submission))
+
+    def _raise_if_ending(self) -> None:
+        """Raise ClosedError if the task is to stop, or the error that fails the task at its next step."""
+        if self.stopping.is_set():
+            raise ClosedError("the task is being stopped")
+        if self.core.error is not None:
+            raise self.core.error
 
     def _step(self) -> bool:
         """Carry out the effects of `SourceTaskCore.next_step`. Return whether the task has stopped."""
         producer = self._producer
         assert producer is not None
-        self._errors.raise_failed()
         if self._core_called.is_set():
             self._core_called.clear()
         with self._lock:
@@ -155,6 +176,8 @@ class WorkerSourceTask(WorkerTask):
                 self.later(self._start_preparation(topic))
             case core.Skip(send, error):
                 self._on_acknowledged(send, len(send.records.columns), None, error)
+            case core.SendUnwritten(send, error):
+                self._send_unwritten(send, error)
             case core.CommitRecords(batch, results):
                 for record, metadata in zip(batch.to_records(), results, strict=True):
                     self._call_back(self.task.commit_record, record, metadata)
@@ -211,6 +234,14 @@ class WorkerSourceTask(WorkerTask):
         producer.send_with_callback(records.topic, records.partition, columns, on_done)
         self.counters.records += count
 
+    def _send_unwritten(self, send: core.Send, error: Exception) -> None:
+        records, batch = send.records, send.polled.batch
+        assert batch is not None
+        assert records.index is not None
+        part = batch.take([records.index])
+        on_done = partial(self._on_dlq_acknowledged, send.polled.submission)
+        self._errors.send_unwritten(records.topic, records.columns, part, error, on_done)
+
     def _call_back(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
             callback(*arguments)
@@ -252,18 +283,13 @@ class WorkerSourceTask(WorkerTask):
     def _on_acknowledged(self, send: core.Send, count: int, sent: SendMetadata | None, error: Exception | None) -> None:
         if error is not None:
             self._count_unwritten(send.records.topic, count, 0 if sent is None else sent.count, error)
-            if self._has_queue:
-                self._report_unwritten(send, error)
         metadata = None
         if send.records.index is not None and sent is not None:
             metadata = _record_metadata(sent, send.records.columns.timestamps)
         self._report_event(self.core.acknowledged, send, metadata, error)
 
-    def _report_unwritten(self, send: core.Send, error: Exception) -> None:
-        records, batch = send.records, send.polled.batch
-        assert batch is not None
-        assert records.index is not None
-        self._errors.report_unwritten(records.topic, records.columns, batch.take([records.index]), error)
+    def _on_dlq_acknowledged(self, submission: Submission, error: ConnectError | None) -> None:
+        self._report_event(self.core.dlq_acknowledged, submission, error)
 
     def _count_unwritten(self, topic: str, sent: int, written: int, error: Exception) -> None:
         count = sent - written
@@ -307,7 +333,6 @@ class WorkerSourceTask(WorkerTask):
         timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms")
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._commit_lock:
-                await self._errors.wait()
                 await self.commit_offsets(commit.offsets)
         except TimeoutError:
             error = TimeoutError(f"no response within offset.flush.timeout.ms={timeout_ms}")
@@ -325,7 +350,10 @@ class WorkerSourceTask(WorkerTask):
         graceful_ms = self.spec.worker_ms("task.shutdown.graceful.timeout.ms")
         timeout_ms = min(self.spec.worker_ms("offset.flush.timeout.ms"), graceful_ms * 4 // 5)
         try:
-            await asyncio.wait_for(producer.flush(), timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await producer.flush()
+                if self._errors.queue is not None:
+                    await self._errors.queue.flush()
         except TimeoutError:
             with self._lock:
                 count = self.core.unacknowledged
@@ -340,7 +368,8 @@ class WorkerSourceTask(WorkerTask):
     async def _close_clients(self, producer: Producer) -> None:
         if self._topic_creator is not None:
             await self._topic_creator.close()
-        await self._errors.close()
+        if self._errors.queue is not None:
+            await self._errors.queue.close(timeout_ms=0)
         await producer.close(timeout_ms=0)
 
 
