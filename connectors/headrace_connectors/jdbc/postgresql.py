@@ -61,6 +61,7 @@ from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import ConnectionConfig, credentials
 from headrace_connectors.jdbc.dialects import (
+    ColumnsChangedError,
     Connection,
     Dialect,
     FastReadError,
@@ -92,7 +93,9 @@ _TABLES = """
     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
 """
 _SHAPE = """
-    SELECT string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attnum)
+    SELECT
+        coalesce(string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attnum), ''),
+        current_setting('transaction_isolation')
     FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 # Hidden sessions have no start. Vacuum and replication write no rows with new timestamps or ids.
@@ -278,7 +281,12 @@ class PostgresqlDialect(Dialect):
         return RunningTransactions(oldest and oldest.astimezone(dt.UTC), has_prepared)
 
     def rows(
-        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+        self,
+        connection: Connection,
+        statement: Statement,
+        columns: Sequence[JdbcColumn],
+        table: str,
+        shape: object = None,
     ) -> ResultSet:
         reads_fast = table not in self._without_fast_read
         rows = ServerSideRows(
@@ -287,6 +295,12 @@ class PostgresqlDialect(Dialect):
             binary=reads_fast and all(column.binary for column in columns),
             loaders={} if reads_fast else _LOADERS_OF_ANY_VALUE,
         )
+        try:
+            if shape is not None and self._locked_shape(connection, rows, table) != shape:
+                raise ColumnsChangedError
+        except Exception:
+            rows.close()
+            raise
         return ResultSet(
             _FastRows(rows) if reads_fast else rows,
             typed=True,
@@ -300,18 +314,38 @@ class PostgresqlDialect(Dialect):
         self._without_fast_read.add(table)
 
     def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
-        cursor = connection.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
         types = connection.adapters.types
         described = [
-            {"name": item.name, "type": _described_type(item, types.get(item.type_code))} for item in cursor.description
+            {"name": item.name, "type": _described_type(item, types.get(item.type_code))}
+            for item in _describe_query(connection, sql)
         ]
         connection.rollback()
         return [self._query_column(item) for item in described]
 
+    has_stable_query_columns = True
+
     def shape(self, connection: Connection, table: str) -> object:
-        found = connection.execute(_SHAPE, [self.quote_table(table)]).fetchone()
+        shape = (
+            connection.execute(_SHAPE, [self.quote_table(table)]).fetchone()[0]
+            if table
+            else _shape_of_result(_describe_query(connection, self.config.sql))
+        )
         connection.rollback()
-        return found
+        return shape
+
+    def _locked_shape(self, connection: Connection, rows: ServerSideRows, table: str) -> object:
+        """Return the shape of the table or query whose definition is locked, because `rows` reads it."""
+        if not table:
+            return _shape_of_result(rows.description)
+        shape, isolation = connection.execute(_SHAPE, [self.quote_table(table)]).fetchone()
+        if isolation in ("read committed", "read uncommitted"):
+            return shape
+        # The transaction's snapshot may be older than its lock, and may then not contain the current definition.
+        other = self.connect()
+        try:
+            return self.shape(other, table)
+        finally:
+            other.close()
 
     def escape_parameter_markers(self, sql: str) -> str:
         return sql.replace("%", "%%")
@@ -414,6 +448,15 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
         return TIMESTAMP(timezone=timestamp[2] == "with", precision=int(timestamp[1]))
     numeric = _NUMERIC.fullmatch(base)
     return NUMERIC(int(numeric[1]), int(numeric[2])) if numeric else type_
+
+
+def _describe_query(connection: Connection, sql: str) -> Any:
+    """Return the driver's description of the columns of a query."""
+    return connection.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0").description
+
+
+def _shape_of_result(description: Any) -> object:
+    return [tuple(item) for item in description]
 
 
 def _described_type(item: Any, info: Any) -> TypeEngine[Any]:
