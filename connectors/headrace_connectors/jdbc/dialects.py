@@ -325,6 +325,7 @@ class Dialect(ABC):
             nullable=nullable,
             is_key=described["name"] in primary_key,
             fraction_digits=self._fraction_digits(described) if is_timestamp else 0,
+            is_declared_not_null=bool(described.get("is_declared_not_null")),
             declared=_declared(described["type"]),
         )
 

@@ -121,7 +121,7 @@ def _is_integer_decimal(schema: Schema) -> bool:
 def _check_not_null(source: str, incrementing: JdbcColumn | None, timestamps: Sequence[JdbcColumn]) -> None:
     advice = "NOT NULL, or set validate.non.null=false to skip such rows"
     for key, columns in ((INCREMENTING, [incrementing] if incrementing is not None else []), (TIMESTAMP, timestamps)):
-        if not columns or not all(column.nullable for column in columns):
+        if not columns or not all(column.nullable and not column.is_declared_not_null for column in columns):
             continue
         names = ", ".join(column.name for column in columns)
         if len(columns) == 1:

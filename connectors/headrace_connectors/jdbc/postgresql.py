@@ -92,12 +92,6 @@ _TABLES = """
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
 """
-_SHAPE = """
-    SELECT
-        coalesce(string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attnum), ''),
-        current_setting('transaction_isolation')
-    FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-"""
 # Hidden sessions have no start. Vacuum and replication write no rows with new timestamps or ids.
 _RUNNING = """
     SELECT min(xact_start) FILTER (WHERE backend_type NOT IN ('autovacuum worker', 'walsender')),
@@ -107,14 +101,32 @@ _RUNNING = """
         pg_catalog.pg_is_in_recovery()
     FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()
 """
-# PostgreSQL does not enforce NOT NULL in foreign tables, in domains (a view may return NULL for them) and in rows that
-# existed before a constraint that is NOT VALID.
-_ENFORCED_NOT_NULL = """
-    SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND a.attnotnull AND c.relkind <> 'f' AND NOT EXISTS (
-        SELECT FROM pg_catalog.pg_constraint n
-        WHERE n.conrelid = c.oid AND n.contype = 'n' AND NOT n.convalidated AND a.attnum = ANY (n.conkey)
+# The names of the columns that may be NULL in a table or in one of its partitions and child tables, because a query of
+# the table also returns their rows. PostgreSQL does not enforce NOT NULL in foreign tables, in domains (a view may
+# return NULL for them), and in rows that existed before a constraint that is NOT VALID. A child table may lack a
+# constraint of its parent.
+_MAY_BE_NULL = """
+    WITH RECURSIVE member (relid) AS (
+        SELECT to_regclass(%s)::oid
+      UNION
+        SELECT inhrelid FROM member JOIN pg_catalog.pg_inherits ON inhparent = relid
+    ), may_be_null AS (
+        SELECT DISTINCT a.attname
+        FROM member JOIN pg_catalog.pg_class c ON c.oid = relid JOIN pg_catalog.pg_attribute a ON a.attrelid = relid
+        WHERE a.attnum > 0 AND (c.relkind = 'f' OR NOT a.attnotnull OR EXISTS (
+            SELECT FROM pg_catalog.pg_constraint n
+            WHERE n.conrelid = relid AND n.contype = 'n' AND NOT n.convalidated AND a.attnum = ANY (n.conkey)
+        ))
     )
+"""
+_NULLABLE_COLUMNS = f"{_MAY_BE_NULL} SELECT attname FROM may_be_null"
+_SHAPE = f"""
+    {_MAY_BE_NULL}
+    SELECT coalesce(string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull, attname IN (
+            SELECT attname FROM may_be_null
+        )), ',' ORDER BY attnum), ''),
+        current_setting('transaction_isolation')
+    FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 # Returns the base types, such as numeric(6,2), of columns whose types are domains. Domains may be nested.
 _BASE_TYPES = """
@@ -222,19 +234,27 @@ class PostgresqlDialect(Dialect):
     def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
         super().__init__(url, config)
         self._without_fast_read: set[str] = set()
-        self._with_unenforced_not_null: set[str] = set()
-        """Tables, views and foreign tables in which a column that is described as NOT NULL may contain NULL."""
 
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
         described = super()._describe(inspector, table, name, schema)
         quoted = self.quote_table(table)
-        enforced = {row[0] for row in inspector.bind.exec_driver_sql(_ENFORCED_NOT_NULL, (quoted,))}  # type: ignore[union-attr]
-        if not all(item["nullable"] or item["name"] in enforced for item in described):
-            self._with_unenforced_not_null.add(table)
+        may_be_null = {row[0] for row in inspector.bind.exec_driver_sql(_NULLABLE_COLUMNS, (quoted,))}  # type: ignore[union-attr]
+        described = [
+            {**item, "nullable": True, "is_declared_not_null": True}
+            if not item["nullable"] and item["name"] in may_be_null
+            else item
+            for item in described
+        ]
         if not any(isinstance(item["type"], DOMAIN) for item in described):
             return described
         bases = dict(inspector.bind.exec_driver_sql(_BASE_TYPES, (quoted,)).fetchall())  # type: ignore[union-attr]
         return [{**item, "type": _base_type(item["type"], bases.get(item["name"], ""))} for item in described]
+
+    def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+        described, keys = super()._reflect(table)
+        # A primary key does not apply to the rows of child tables.
+        nullable = {item["name"] for item in described if item["nullable"]}
+        return described, [name for name in keys if name not in nullable]
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         if self.config.transaction_isolation_mode != "DEFAULT":
@@ -305,9 +325,7 @@ class PostgresqlDialect(Dialect):
             _FastRows(rows) if reads_fast else rows,
             typed=True,
             has_unmappable=not reads_fast,
-            matches_schema=reads_fast
-            and table not in self._with_unenforced_not_null
-            and not any(map(may_exceed_schema, columns)),
+            matches_schema=reads_fast and not any(map(may_exceed_schema, columns)),
         )
 
     def disable_fast_read(self, table: str) -> None:
@@ -326,7 +344,7 @@ class PostgresqlDialect(Dialect):
 
     def shape(self, connection: Connection, table: str) -> object:
         shape = (
-            connection.execute(_SHAPE, [self.quote_table(table)]).fetchone()[0]
+            _fetch_shape(connection, self.quote_table(table))[0]
             if table
             else _shape_of_result(_describe_query(connection, self.config.sql))
         )
@@ -337,7 +355,7 @@ class PostgresqlDialect(Dialect):
         """Return the shape of the table or query whose definition is locked, because `rows` reads it."""
         if not table:
             return _shape_of_result(rows.description)
-        shape, isolation = connection.execute(_SHAPE, [self.quote_table(table)]).fetchone()
+        shape, isolation = _fetch_shape(connection, self.quote_table(table))
         if isolation in ("read committed", "read uncommitted"):
             return shape
         # The transaction's snapshot may be older than its lock, and may then not contain the current definition.
@@ -448,6 +466,12 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
         return TIMESTAMP(timezone=timestamp[2] == "with", precision=int(timestamp[1]))
     numeric = _NUMERIC.fullmatch(base)
     return NUMERIC(int(numeric[1]), int(numeric[2])) if numeric else type_
+
+
+def _fetch_shape(connection: Connection, quoted_table: str) -> tuple[str, str]:
+    """Return the shape of a table, and the isolation level of the current transaction."""
+    found: tuple[str, str] = connection.execute(_SHAPE, [quoted_table, quoted_table]).fetchone()
+    return found
 
 
 def _describe_query(connection: Connection, sql: str) -> Any:
