@@ -350,15 +350,16 @@ def test_validation_reports_missing_or_nullable_offset_columns(database: sqlite3
     props = _props(database, mode="timestamp+incrementing", table_whitelist="orders,visits")
     props |= {"incrementing.column.name": "visitid", "timestamp.column.name": "at"}
     prefix = "Invalid value visitid for configuration incrementing.column.name"
-    assert _errors(props) == {
-        "incrementing.column.name": [
-            f"{prefix}: table orders has no column visitid; its columns are id, item",
-            f"{prefix}: table visits has no column visitid; did you mean visit_id?",
-        ]
-    }
+    missing, nullable = _errors(props)["timestamp.column.name"]
+    assert "table orders has no column at; its columns are id, item" in missing
+    assert "table visits: column at is nullable" in nullable
+    assert _errors(props)["incrementing.column.name"] == [
+        f"{prefix}: table orders has no column visitid; its columns are id, item",
+        f"{prefix}: table visits has no column visitid; did you mean visit_id?",
+    ]
     props["table.whitelist"], props["incrementing.column.name"] = "visits", "visit_id"
-    [(key, [message])] = _errors(props).items()
-    assert (key, "table visits: column visit_id is nullable" in message) == ("incrementing.column.name", True)
+    (message,) = _errors(props)["incrementing.column.name"]
+    assert "table visits: column visit_id is nullable" in message
     props["validate.non.null"] = "false"
     assert _errors(props) == {}
     props["timestamp.column.name"] = "at,before"
@@ -369,6 +370,21 @@ def test_validation_reports_missing_or_nullable_offset_columns(database: sqlite3
     assert "query has no column before; its columns are visit_id, at" in message
     props["timestamp.column.name"] = "at"
     assert _errors(props) == {}
+
+
+@pytest.mark.parametrize("selection", [{"table.whitelist": "visits"}, {"query": "SELECT * FROM visits"}])
+def test_validation_reports_all_misspelt_offset_columns(
+    database: sqlite3.Connection, selection: dict[str, str]
+) -> None:
+    database.execute("CREATE TABLE visits (visit_id INTEGER, at TIMESTAMP, changed TIMESTAMP)")
+    props = {**_props(database, mode="timestamp+incrementing", topic_prefix="t"), **selection}
+    props |= {"incrementing.column.name": "visitid", "timestamp.column.name": "att,change"}
+    errors = _errors(props)
+    assert sorted(errors) == ["incrementing.column.name", "timestamp.column.name"]
+    assert [len(errors[key]) for key in sorted(errors)] == [1, 2]
+    assert "has no column visitid; did you mean visit_id?" in errors["incrementing.column.name"][0]
+    assert "has no column att; did you mean at?" in errors["timestamp.column.name"][0]
+    assert "has no column change; did you mean changed?" in errors["timestamp.column.name"][1]
 
 
 @pytest.mark.parametrize("query", ["SELECT * FRM orders", "SELECT * FROM missing", "SELECT missing FROM orders"])
