@@ -7,6 +7,7 @@ runs the query again after `poll.interval.ms`. Delivery is at least once.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
@@ -208,7 +209,10 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         self._tables = _with_retries(config, self._dialect, self._list_tables, self._wait)
         check_topics_unambiguous(self._tables)
         logger.info("Found %d tables to read: %s", len(self._tables), ", ".join(self._tables) or "none")
-        self._monitor = threading.Thread(target=self._monitor_tables, name="jdbc-table-monitor", daemon=True)
+        in_context = contextvars.copy_context().run  # log lines of the thread then contain the connector's name
+        self._monitor = threading.Thread(
+            target=in_context, args=(self._monitor_tables,), name="jdbc-table-monitor", daemon=True
+        )
         self._monitor.start()
 
     @classmethod

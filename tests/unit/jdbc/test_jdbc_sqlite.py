@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import queue
 import sqlite3
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from headrace.converters.json_converter import JsonConverter
 from headrace.data.batch import SourceBatch
 from headrace.data.columns import CheckedRows
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
+from headrace.metrics import logs
 from headrace.plugins.creation import create_converter
 from headrace_connectors.jdbc import sqlite, url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
@@ -537,6 +539,32 @@ def test_table_monitor_requests_reconfiguration_for_new_tables(database: sqlite3
             connector._stopping.wait(0.01)
         assert connector.task_configs(1)[0]["tables"] == "orders,people"
     finally:
+        connector.stop()
+
+
+def test_log_lines_of_the_table_monitor_contain_the_connector_context(
+    database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace_connectors.jdbc.source")
+    _orders(database, 1)
+    lines: queue.Queue[str] = queue.Queue()
+    handler = logging.Handler()
+    handler.setFormatter(logs.LineFormatter())
+    handler.emit = lambda record: lines.put(handler.format(record))  # type: ignore[method-assign]
+    logger = logging.getLogger("headrace_connectors.jdbc.source")
+    connector = JdbcSourceConnector()
+    connector.context = Context(Offsets())
+    logger.addHandler(handler)
+    token = logs.connector_context.set(logs.context("shop", "worker"))
+    try:
+        connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
+        connector._dialect.table_names = lambda: ["people"]  # type: ignore[method-assign]
+        while "Tables to read changed" not in (line := lines.get(timeout=10)):
+            pass
+        assert "[shop|worker] Tables to read changed to people" in line
+    finally:
+        logs.connector_context.reset(token)
+        logger.removeHandler(handler)
         connector.stop()
 
 
