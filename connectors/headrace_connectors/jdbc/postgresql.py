@@ -104,28 +104,35 @@ _RUNNING = """
 # The names of the columns that may be NULL in a table or in one of its partitions and child tables, because a query of
 # the table also returns their rows. PostgreSQL does not enforce NOT NULL in foreign tables, in domains (a view may
 # return NULL for them), and in rows that existed before a constraint that is NOT VALID. A child table may lack a
-# constraint of its parent.
+# constraint of its parent. OFFSET 0 keeps PostgreSQL from reading the whole catalogue, and from compiling the query.
 _MAY_BE_NULL = """
     WITH RECURSIVE member (relid) AS (
         SELECT to_regclass(%s)::oid
       UNION
         SELECT inhrelid FROM member JOIN pg_catalog.pg_inherits ON inhparent = relid
     ), may_be_null AS (
-        SELECT DISTINCT a.attname
-        FROM member JOIN pg_catalog.pg_class c ON c.oid = relid JOIN pg_catalog.pg_attribute a ON a.attrelid = relid
-        WHERE a.attnum > 0 AND (c.relkind = 'f' OR NOT a.attnotnull OR EXISTS (
-            SELECT FROM pg_catalog.pg_constraint n
-            WHERE n.conrelid = relid AND n.contype = 'n' AND NOT n.convalidated AND a.attnum = ANY (n.conkey)
-        ))
+        SELECT DISTINCT attname FROM member CROSS JOIN LATERAL (
+            SELECT a.attname
+            FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+            WHERE c.oid = relid AND a.attnum > 0 AND (c.relkind = 'f' OR NOT a.attnotnull OR a.attnum IN (
+                SELECT unnest(n.conkey) FROM pg_catalog.pg_constraint n
+                WHERE n.conrelid = relid AND n.contype = 'n' AND NOT n.convalidated
+            ))
+            OFFSET 0
+        ) nullable
     )
 """
-_NULLABLE_COLUMNS = f"{_MAY_BE_NULL} SELECT attname FROM may_be_null"
-_SHAPE = f"""
-    {_MAY_BE_NULL}
-    SELECT coalesce(string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull, attname IN (
-            SELECT attname FROM may_be_null
+_NULLABLE_COLUMNS = f"{_MAY_BE_NULL} SELECT attname FROM may_be_null ORDER BY attname"
+_SHAPE = """
+    SELECT
+        coalesce(string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull, (
+            SELECT relkind FROM pg_catalog.pg_class WHERE oid = attrelid
+        ), (
+            SELECT string_agg(conname, ' ' ORDER BY conname) FROM pg_catalog.pg_constraint
+            WHERE conrelid = attrelid AND contype = 'n' AND NOT convalidated AND attnum = ANY (conkey)
         )), ',' ORDER BY attnum), ''),
-        current_setting('transaction_isolation')
+        current_setting('transaction_isolation'),
+        (SELECT relhassubclass FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))
     FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 # Returns the base types, such as numeric(6,2), of columns whose types are domains. Domains may be nested.
@@ -468,10 +475,12 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
     return NUMERIC(int(numeric[1]), int(numeric[2])) if numeric else type_
 
 
-def _fetch_shape(connection: Connection, quoted_table: str) -> tuple[str, str]:
+def _fetch_shape(connection: Connection, quoted_table: str) -> tuple[object, str]:
     """Return the shape of a table, and the isolation level of the current transaction."""
-    found: tuple[str, str] = connection.execute(_SHAPE, [quoted_table, quoted_table]).fetchone()
-    return found
+    shape, isolation, has_children = connection.execute(_SHAPE, [quoted_table, quoted_table]).fetchone()
+    if has_children:
+        shape = (shape, connection.execute(_NULLABLE_COLUMNS, [quoted_table]).fetchall())
+    return shape, isolation
 
 
 def _describe_query(connection: Connection, sql: str) -> Any:
