@@ -18,9 +18,11 @@ from headrace.data.schema import Type
 from headrace.testing import run_source
 from headrace_connectors.jdbc import postgresql_rows
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.postgresql_rows import ServerSideRows
 from headrace_connectors.jdbc.source import JdbcSourceConnector
 from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.url import parse
 from support import postgres
 from support.jdbc import read_all, rows
 
@@ -141,17 +143,86 @@ def test_domains_are_read_as_their_base_types(database: Database, props: dict[st
     assert owner.schema.type is Type.INT64
 
 
-def test_rows_of_a_view_are_checked_by_the_converter_because_a_column_of_a_not_null_domain_may_be_null(
+_FOREIGN = """
+    CREATE EXTENSION IF NOT EXISTS file_fdw; CREATE SERVER IF NOT EXISTS files FOREIGN DATA WRAPPER file_fdw;
+    CREATE FOREIGN TABLE {} SERVER files OPTIONS (program 'echo 1,', format 'csv')
+"""
+UNENFORCED = {
+    "view with a domain": """
+        CREATE DOMAIN code AS int NOT NULL; CREATE TABLE labels (id int NOT NULL, v code NOT NULL);
+        CREATE TABLE items (id int NOT NULL); INSERT INTO items VALUES (1);
+        CREATE VIEW t AS SELECT id, v FROM items LEFT JOIN labels USING (id)
+    """,
+    "parent table": """
+        CREATE TABLE t (id int NOT NULL, v int); CREATE TABLE child () INHERITS (t);
+        CREATE TABLE grandchild () INHERITS (child); ALTER TABLE ONLY t ALTER v SET NOT NULL;
+        ALTER TABLE ONLY child ALTER v SET NOT NULL; INSERT INTO grandchild VALUES (1, NULL)
+    """,
+    "foreign table": _FOREIGN.format("t (id int NOT NULL, v int NOT NULL)"),
+    "partitioned table with a foreign partition": "CREATE TABLE t (id int NOT NULL, v int NOT NULL) "
+    "PARTITION BY RANGE (id);" + _FOREIGN.format("p PARTITION OF t FOR VALUES FROM (0) TO (10)"),
+}
+"""Tables whose column `v` contains NULL, although it is described as NOT NULL."""
+ALL_TYPES = "TABLE,VIEW,PARTITIONED TABLE,FOREIGN TABLE"
+
+
+@pytest.mark.parametrize("name", UNENFORCED)
+def test_field_is_optional_if_the_database_does_not_enforce_not_null_in_all_rows(
+    database: Database, props: dict[str, str], name: str
+) -> None:
+    database.execute(UNENFORCED[name])
+    try:
+        (batch,) = read_all({**props, "table.types": ALL_TYPES, "table.whitelist": "t"})
+    finally:
+        database.execute("DROP EXTENSION IF EXISTS file_fdw CASCADE")
+    assert batch.value_schema is not None
+    assert [field.schema.optional for field in batch.value_schema.fields][1] is True
+    assert batch.values == [(1, None)]
+    assert isinstance(batch.compact, CheckedRows)
+
+
+def test_field_is_required_if_all_partitions_and_child_tables_enforce_not_null(
     database: Database, props: dict[str, str]
 ) -> None:
-    database.execute("CREATE DOMAIN code AS text NOT NULL; CREATE TABLE labels (id int NOT NULL, label code NOT NULL)")
-    database.execute("CREATE TABLE items (id int NOT NULL); INSERT INTO items VALUES (1)")
-    database.execute("CREATE VIEW labelled AS SELECT label FROM items LEFT JOIN labels USING (id)")
-    (batch,) = read_all({**props, "table.whitelist": "items"})
-    assert isinstance(batch.compact, CheckedRows)
-    (batch,) = read_all({**props, "table.types": "VIEW", "table.whitelist": "labelled"})
-    assert batch.compact is None
-    assert batch.values == [(None,)]
+    database.execute("CREATE TABLE parts (id int NOT NULL, v int NOT NULL) PARTITION BY RANGE (id)")
+    database.execute(
+        "CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (10); INSERT INTO parts VALUES (1, 2)"
+    )
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL); CREATE TABLE c () INHERITS (t)")
+    database.execute("INSERT INTO c VALUES (1, 2)")
+    for table in ("parts", "t"):
+        (batch,) = read_all({**props, "table.types": ALL_TYPES, "table.whitelist": table})
+        assert batch.value_schema is not None
+        assert [field.schema.optional for field in batch.value_schema.fields] == [False, False]
+        assert batch.values == [(1, 2)]
+
+
+def test_field_becomes_optional_when_a_child_table_without_the_constraint_is_added(
+    database: Database, props: dict[str, str]
+) -> None:
+    database.execute("CREATE TABLE t (id int NOT NULL, v int NOT NULL); INSERT INTO t VALUES (1, 2)")
+    database.execute("CREATE TABLE c (id int NOT NULL, v int NOT NULL); ALTER TABLE c INHERIT t")
+    dialect = PostgresqlDialect(parse(props["connection.url"]), JdbcSourceConfig.parse(props | {"topic.prefix": "x"}))
+    connection = dialect.connect()
+    before = dialect.shape(connection, "public.t")
+    database.execute("ALTER TABLE c NO INHERIT t; ALTER TABLE c ALTER v DROP NOT NULL")
+    database.execute("ALTER TABLE ONLY t ALTER v DROP NOT NULL; ALTER TABLE c INHERIT t")
+    database.execute("ALTER TABLE ONLY t ALTER v SET NOT NULL; INSERT INTO c VALUES (3, NULL)")
+    assert dialect.shape(connection, "public.t") != before
+    connection.close()
+
+
+def test_column_that_is_declared_not_null_in_a_foreign_table_can_be_the_incrementing_column(
+    database: Database, props: dict[str, str]
+) -> None:
+    database.execute(_FOREIGN.format("t (id int NOT NULL, v int)"))
+    props = {**props, "mode": "incrementing", "incrementing.column.name": "id", "topic.prefix": "x"}
+    props |= {"table.types": "FOREIGN TABLE", "table.whitelist": "t"}
+    try:
+        assert validation_errors(props) == {}
+        assert rows(read_all(props)) == [(1, None)]
+    finally:
+        database.execute("DROP EXTENSION file_fdw CASCADE")
 
 
 def test_numeric_unconstrained_scale_sets_the_scale_of_numeric_columns_that_have_no_precision(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from headrace.api.errors import ConfigError, ConnectError
+from headrace.api.errors import ConfigErrors, ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import connection_error
 from headrace_connectors.jdbc.dialects import Connection, Dialect
@@ -72,8 +72,8 @@ def _column_errors(
         columns = dialect.table_columns(table)
         if config.mode != "bulk":
             find_offset_columns(config, table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
-    except ConfigError as error:
-        yield error.key, str(error)
+    except ConfigErrors as errors:
+        yield from ((error.key, str(error)) for error in errors.errors)
         return
     except ConnectError as error:
         yield "unsupported.columns", str(error)
@@ -101,8 +101,8 @@ def _query_errors(config: JdbcSourceConfig, dialect: Dialect, connection: Connec
     try:
         find_offset_columns(config, "", columns, can_hold_timestamps=dialect.can_hold_timestamps)
         dialect.check_select(connection, columns, "")
-    except ConfigError as error:
-        yield error.key, str(error)
+    except ConfigErrors as errors:
+        yield from ((error.key, str(error)) for error in errors.errors)
     except dialect.driver_error as error:
         if dialect.is_transient(error):
             raise

@@ -60,6 +60,13 @@ class FastReadError(Exception):
     """
 
 
+class ColumnsChangedError(Exception):
+    """Raised when the columns of a table or query changed before the statement that reads them held a lock.
+
+    The reader must read the columns again and run a new statement.
+    """
+
+
 class Dialect(ABC):
     """Reads from the database of one JDBC URL."""
 
@@ -105,15 +112,30 @@ class Dialect(ABC):
 
     @abstractmethod
     def shape(self, connection: Connection, table: str) -> object:
-        """Return a value that changes when the columns of `table` change. Raises the driver's exception."""
+        """Return a value that changes when the columns of `table` change. Raises the driver's exception.
+
+        If `table` is empty, the value changes when the columns of the custom query change. It is None if the dialect
+        cannot detect this.
+        """
+
+    has_stable_query_columns = False
+    """Whether `query_columns` returns equal columns as long as `shape` returns equal values for the custom query."""
 
     @abstractmethod
     def rows(
-        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+        self,
+        connection: Connection,
+        statement: Statement,
+        columns: Sequence[JdbcColumn],
+        table: str,
+        shape: object = None,
     ) -> ResultSet:
         """Run `statement`, which selects `columns`, and return its result.
 
         The statement contains the text that `select_list` returned for `table`. For a custom query, `table` is empty.
+        If `shape` is not None, the dialect reads the shape again when the definition of the columns can no longer
+        change. This is usually when the statement has started, because the statement may have waited for a transaction
+        that changes the table. Raises ColumnsChangedError if the shape differs from `shape`.
         """
 
     has_horizon = False
@@ -303,6 +325,7 @@ class Dialect(ABC):
             nullable=nullable,
             is_key=described["name"] in primary_key,
             fraction_digits=self._fraction_digits(described) if is_timestamp else 0,
+            is_declared_not_null=bool(described.get("is_declared_not_null")),
             declared=_declared(described["type"]),
         )
 

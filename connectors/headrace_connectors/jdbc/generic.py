@@ -26,7 +26,7 @@ from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import credentials
-from headrace_connectors.jdbc.dialects import Connection, Dialect, ResultSet, engine_for
+from headrace_connectors.jdbc.dialects import ColumnsChangedError, Connection, Dialect, ResultSet, engine_for
 from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer
@@ -126,6 +126,8 @@ class GenericDialect(Dialect):
         ]
 
     def shape(self, connection: Connection, table: str) -> object:
+        if not table:
+            return None
         described, _ = self._reflect(table)
         return tuple((item["name"], str(item["type"]), item.get("nullable")) for item in described)
 
@@ -144,12 +146,21 @@ class GenericDialect(Dialect):
             connection.rollback()
 
     def rows(
-        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+        self,
+        connection: Connection,
+        statement: Statement,
+        columns: Sequence[JdbcColumn],
+        table: str,
+        shape: object = None,
     ) -> ResultSet:
         text, *rest = statement.sql.split(_PARAMETER)
         text += "".join(f":p{number}{part}" for number, part in enumerate(rest))
         parameters = {f"p{number}": value for number, value in enumerate(statement.parameters)}
-        return ResultSet(_Rows(connection.execute(sqlalchemy.text(text), parameters)), typed=False)
+        result = connection.execute(sqlalchemy.text(text), parameters)
+        if shape is not None and self.shape(connection, table) != shape:
+            result.close()
+            raise ColumnsChangedError
+        return ResultSet(_Rows(result), typed=False)
 
     def _convert(self, type_: sql.TypeEngine[Any]) -> Any:
         schema = base_schema(type_, self.options)

@@ -30,6 +30,7 @@ from headrace.data.logical import DATE_SCHEMA, scale_of
 from headrace.data.schema import INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, INT_RANGES, Schema, Type
 from headrace_connectors.common.time_zones import offsets_by_wall_clock
 from headrace_connectors.jdbc.dialects import (
+    ColumnsChangedError,
     Connection,
     Dialect,
     ResultSet,
@@ -246,8 +247,17 @@ class MysqlDialect(Dialect):
         return RunningTransactions(now.replace(tzinfo=dt.UTC) - dt.timedelta(seconds=max(ages) + 1))
 
     def rows(
-        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+        self,
+        connection: Connection,
+        statement: Statement,
+        columns: Sequence[JdbcColumn],
+        table: str,
+        shape: object = None,
     ) -> ResultSet:
+        # The transaction's first statement acquires the metadata locks, which the transaction keeps. The shape is read
+        # before the SELECT, because an unbuffered cursor blocks other statements.
+        if shape is not None and self._locked_shape(connection, table) != shape:
+            raise ColumnsChangedError
         cursor = connection.cursor(SSCursor)
         cursor.execute(statement.sql, statement.parameters)
         return ResultSet(_StreamedRows(cursor, lambda: self._cancel(connection)), typed=True)
@@ -288,14 +298,30 @@ class MysqlDialect(Dialect):
             if kind in _TABLE_TYPES and (wanted is None or wanted.fullmatch(database))
         ]
 
+    has_stable_query_columns = True
+
     def shape(self, connection: Connection, table: str) -> object:
+        shape = self._column_rows(connection, table) if table else self._query_shape(connection)
+        connection.rollback()
+        return shape
+
+    def _locked_shape(self, connection: Connection, table: str) -> object:
+        """Begin a transaction that locks the definition of the table or query, and return its shape.
+
+        The statement with LIMIT 0 reads no row, so the transaction's snapshot is not older than the locks.
+        """
+        if not table:
+            return self._query_shape(connection)
+        _fetch(connection, f"SELECT 1 FROM {self.quote_table(table)} LIMIT 0")
         return self._column_rows(connection, table)
+
+    def _query_shape(self, connection: Connection) -> object:
+        fields = _fields_of_query(connection, self.config.sql)
+        return [(each.name, each.type_code, each.length, each.scale, each.flags, each.charsetnr) for each in fields]
 
     def _column_rows(self, connection: Connection, table: str) -> Sequence[tuple[Any, ...]]:
         *databases, name = split_name(table)
-        rows = _fetch(connection, _COLUMNS, (databases[-1] if databases else self.url.database, name))
-        connection.rollback()
-        return rows
+        return _fetch(connection, _COLUMNS, (databases[-1] if databases else self.url.database, name))
 
     def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
         # SQLAlchemy parses SHOW CREATE TABLE and misreads names with backticks.
@@ -324,12 +350,7 @@ class MysqlDialect(Dialect):
         return described, [row[0] for row in rows if row[7] == "PRI"]
 
     def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
-        cursor = connection.cursor(_DescribingCursor)
-        try:
-            cursor.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
-            described = [_described_field(field) for field in cursor.fields()]
-        finally:
-            cursor.close()
+        described = [_described_field(field) for field in _fields_of_query(connection, sql)]
         connection.rollback()
         return [self._query_column(item) for item in described]
 
@@ -427,6 +448,16 @@ def _fetch(connection: Connection, statement: str, parameters: tuple[Any, ...] =
         cursor.execute(statement, parameters)
         rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
         return rows
+
+
+def _fields_of_query(connection: Connection, sql: str) -> Sequence[Any]:
+    """Return the server's description of the columns of a query."""
+    cursor = connection.cursor(_DescribingCursor)
+    try:
+        cursor.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
+        return cast("_DescribingCursor", cursor).fields()
+    finally:
+        cursor.close()
 
 
 def _with_schema(column: JdbcColumn, schema: Schema, convert: Callable[[Any], Any] | None) -> JdbcColumn:

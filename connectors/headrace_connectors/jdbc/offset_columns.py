@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.api.config_def import nearest
-from headrace.api.errors import ConfigError
+from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.data.logical import DECIMAL_NAME, scale_of
 from headrace.data.schema import INT_RANGES, Schema
 from headrace_connectors.jdbc.config import JdbcSourceConfig
@@ -56,34 +56,52 @@ def find_offset_columns(
     """Return the incrementing and timestamp columns that `config` names.
 
     The incrementing column defaults to the table's only autoincrement column. `table` is the table's qualified name, or
-    empty for a custom query. Raises ConfigError, which names the configuration key, if a column does not exist. For a
-    table, also raises ConfigError if a column has the wrong type, or, with `validate.non.null`, if the incrementing
-    column or all timestamp columns are nullable.
+    empty for a custom query. Raises ConfigErrors with an error for each column that does not exist. For a table, also
+    raises an error for each column that has the wrong type, and, with `validate.non.null`, if the incrementing column
+    or all timestamp columns are nullable.
     """
     source = f"table {table}" if table else "query"
-    incrementing = _incrementing(config, table, source, columns) if config.uses_incrementing else None
-    timestamps: tuple[JdbcColumn, ...] = ()
-    if config.uses_timestamp:
-        names = config.timestamp_columns_of(table)
-        if not names:
-            raise ConfigError(
+    errors: list[ConfigError] = []
+    incrementing: JdbcColumn | None = None
+    if config.uses_incrementing:
+        try:
+            incrementing = _incrementing(config, table, source, columns)
+        except ConfigError as error:
+            errors.append(error)
+    timestamps: list[JdbcColumn] = []
+    names = config.timestamp_columns_of(table) if config.uses_timestamp else []
+    if config.uses_timestamp and not names:
+        errors.append(
+            ConfigError(
                 "timestamp.columns.mapping", None, f"the mapping has no regular expression that matches {source}"
             )
-        timestamps = tuple(_named(TIMESTAMP, source, columns, name) for name in names)
-    if table:  # only a table's column types and NOT NULL constraints are known exactly
-        if incrementing is not None:
-            _check_integer(source, incrementing)
-        for column in timestamps:
-            if not can_hold_timestamps(column):
+        )
+    for name in names:
+        try:
+            column = _named(TIMESTAMP, source, columns, name)
+            if table and not can_hold_timestamps(column):
                 raise ConfigError(
                     TIMESTAMP, column.name, f"{source}: the column's type is {column.declared}, not a timestamp"
                 )
-        if config.validate_non_null:
-            _check_not_null(source, incrementing, timestamps)
-    return OffsetColumns(incrementing, timestamps)
+            timestamps.append(column)
+        except ConfigError as error:
+            errors.append(error)
+    if table and config.validate_non_null:  # only a table's NOT NULL constraints are known exactly
+        errors += _null_errors(source, INCREMENTING, [incrementing] if incrementing is not None else [])
+        errors += _null_errors(source, TIMESTAMP, timestamps if len(timestamps) == len(names) else [])
+    if errors:
+        raise ConfigErrors(errors)
+    return OffsetColumns(incrementing, tuple(timestamps))
 
 
 def _incrementing(config: JdbcSourceConfig, table: str, source: str, columns: Sequence[JdbcColumn]) -> JdbcColumn:
+    column = _find_incrementing(config, table, source, columns)
+    if table:  # only a table's column types are known exactly
+        _check_integer(source, column)
+    return column
+
+
+def _find_incrementing(config: JdbcSourceConfig, table: str, source: str, columns: Sequence[JdbcColumn]) -> JdbcColumn:
     if name := config.incrementing_column_of(table):
         return _named(INCREMENTING, source, columns, name)
     candidates = [column for column in columns if column.is_autoincrement]
@@ -118,17 +136,17 @@ def _is_integer_decimal(schema: Schema) -> bool:
     return schema.name == DECIMAL_NAME and scale_of(schema) == 0
 
 
-def _check_not_null(source: str, incrementing: JdbcColumn | None, timestamps: Sequence[JdbcColumn]) -> None:
+def _null_errors(source: str, key: str, columns: Sequence[JdbcColumn]) -> list[ConfigError]:
+    """Return an error if all of the columns are nullable."""
+    if not columns or not all(column.nullable and not column.is_declared_not_null for column in columns):
+        return []
+    names = ", ".join(column.name for column in columns)
     advice = "NOT NULL, or set validate.non.null=false to skip such rows"
-    for key, columns in ((INCREMENTING, [incrementing] if incrementing is not None else []), (TIMESTAMP, timestamps)):
-        if not columns or not all(column.nullable for column in columns):
-            continue
-        names = ", ".join(column.name for column in columns)
-        if len(columns) == 1:
-            problem = f"column {names} is nullable, and rows with NULL in it are never read; declare it {advice}"
-        else:
-            problem = (
-                f"columns {names} are nullable, and rows with NULL in all of them are never read; declare one of them "
-                f"{advice}"
-            )
-        raise ConfigError(key, names, f"{source}: {problem}")
+    if len(columns) == 1:
+        problem = f"column {names} is nullable, and rows with NULL in it are never read; declare it {advice}"
+    else:
+        problem = (
+            f"columns {names} are nullable, and rows with NULL in all of them are never read; declare one of them "
+            f"{advice}"
+        )
+    return [ConfigError(key, names, f"{source}: {problem}")]

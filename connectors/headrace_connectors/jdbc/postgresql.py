@@ -61,6 +61,7 @@ from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import ConnectionConfig, credentials
 from headrace_connectors.jdbc.dialects import (
+    ColumnsChangedError,
     Connection,
     Dialect,
     FastReadError,
@@ -91,10 +92,6 @@ _TABLES = """
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
 """
-_SHAPE = """
-    SELECT string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attnum)
-    FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-"""
 # Hidden sessions have no start. Vacuum and replication write no rows with new timestamps or ids.
 _RUNNING = """
     SELECT min(xact_start) FILTER (WHERE backend_type NOT IN ('autovacuum worker', 'walsender')),
@@ -104,14 +101,39 @@ _RUNNING = """
         pg_catalog.pg_is_in_recovery()
     FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()
 """
-# PostgreSQL does not enforce NOT NULL in foreign tables, in domains (a view may return NULL for them) and in rows that
-# existed before a constraint that is NOT VALID.
-_ENFORCED_NOT_NULL = """
-    SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND a.attnotnull AND c.relkind <> 'f' AND NOT EXISTS (
-        SELECT FROM pg_catalog.pg_constraint n
-        WHERE n.conrelid = c.oid AND n.contype = 'n' AND NOT n.convalidated AND a.attnum = ANY (n.conkey)
+# The names of the columns that may be NULL in a table or in one of its partitions and child tables, because a query of
+# the table also returns their rows. PostgreSQL does not enforce NOT NULL in foreign tables, in domains (a view may
+# return NULL for them), and in rows that existed before a constraint that is NOT VALID. A child table may lack a
+# constraint of its parent. OFFSET 0 keeps PostgreSQL from reading the whole catalogue, and from compiling the query.
+_MAY_BE_NULL = """
+    WITH RECURSIVE member (relid) AS (
+        SELECT to_regclass(%s)::oid
+      UNION
+        SELECT inhrelid FROM member JOIN pg_catalog.pg_inherits ON inhparent = relid
+    ), may_be_null AS (
+        SELECT DISTINCT attname FROM member CROSS JOIN LATERAL (
+            SELECT a.attname
+            FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+            WHERE c.oid = relid AND a.attnum > 0 AND (c.relkind = 'f' OR NOT a.attnotnull OR a.attnum IN (
+                SELECT unnest(n.conkey) FROM pg_catalog.pg_constraint n
+                WHERE n.conrelid = relid AND n.contype = 'n' AND NOT n.convalidated
+            ))
+            OFFSET 0
+        ) nullable
     )
+"""
+_NULLABLE_COLUMNS = f"{_MAY_BE_NULL} SELECT attname FROM may_be_null ORDER BY attname"
+_SHAPE = """
+    SELECT
+        coalesce(string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull, (
+            SELECT relkind FROM pg_catalog.pg_class WHERE oid = attrelid
+        ), (
+            SELECT string_agg(conname, ' ' ORDER BY conname) FROM pg_catalog.pg_constraint
+            WHERE conrelid = attrelid AND contype = 'n' AND NOT convalidated AND attnum = ANY (conkey)
+        )), ',' ORDER BY attnum), ''),
+        current_setting('transaction_isolation'),
+        (SELECT relhassubclass FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))
+    FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 # Returns the base types, such as numeric(6,2), of columns whose types are domains. Domains may be nested.
 _BASE_TYPES = """
@@ -219,19 +241,27 @@ class PostgresqlDialect(Dialect):
     def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
         super().__init__(url, config)
         self._without_fast_read: set[str] = set()
-        self._with_unenforced_not_null: set[str] = set()
-        """Tables, views and foreign tables in which a column that is described as NOT NULL may contain NULL."""
 
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
         described = super()._describe(inspector, table, name, schema)
         quoted = self.quote_table(table)
-        enforced = {row[0] for row in inspector.bind.exec_driver_sql(_ENFORCED_NOT_NULL, (quoted,))}  # type: ignore[union-attr]
-        if not all(item["nullable"] or item["name"] in enforced for item in described):
-            self._with_unenforced_not_null.add(table)
+        may_be_null = {row[0] for row in inspector.bind.exec_driver_sql(_NULLABLE_COLUMNS, (quoted,))}  # type: ignore[union-attr]
+        described = [
+            {**item, "nullable": True, "is_declared_not_null": True}
+            if not item["nullable"] and item["name"] in may_be_null
+            else item
+            for item in described
+        ]
         if not any(isinstance(item["type"], DOMAIN) for item in described):
             return described
         bases = dict(inspector.bind.exec_driver_sql(_BASE_TYPES, (quoted,)).fetchall())  # type: ignore[union-attr]
         return [{**item, "type": _base_type(item["type"], bases.get(item["name"], ""))} for item in described]
+
+    def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+        described, keys = super()._reflect(table)
+        # A primary key does not apply to the rows of child tables.
+        nullable = {item["name"] for item in described if item["nullable"]}
+        return described, [name for name in keys if name not in nullable]
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         if self.config.transaction_isolation_mode != "DEFAULT":
@@ -278,7 +308,12 @@ class PostgresqlDialect(Dialect):
         return RunningTransactions(oldest and oldest.astimezone(dt.UTC), has_prepared)
 
     def rows(
-        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+        self,
+        connection: Connection,
+        statement: Statement,
+        columns: Sequence[JdbcColumn],
+        table: str,
+        shape: object = None,
     ) -> ResultSet:
         reads_fast = table not in self._without_fast_read
         rows = ServerSideRows(
@@ -287,31 +322,55 @@ class PostgresqlDialect(Dialect):
             binary=reads_fast and all(column.binary for column in columns),
             loaders={} if reads_fast else _LOADERS_OF_ANY_VALUE,
         )
+        try:
+            if shape is not None and self._locked_shape(connection, rows, table) != shape:
+                raise ColumnsChangedError
+        except Exception:
+            rows.close()
+            raise
         return ResultSet(
             _FastRows(rows) if reads_fast else rows,
             typed=True,
             has_unmappable=not reads_fast,
-            matches_schema=reads_fast
-            and table not in self._with_unenforced_not_null
-            and not any(map(may_exceed_schema, columns)),
+            matches_schema=reads_fast and not any(map(may_exceed_schema, columns)),
         )
 
     def disable_fast_read(self, table: str) -> None:
         self._without_fast_read.add(table)
 
     def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
-        cursor = connection.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
         types = connection.adapters.types
         described = [
-            {"name": item.name, "type": _described_type(item, types.get(item.type_code))} for item in cursor.description
+            {"name": item.name, "type": _described_type(item, types.get(item.type_code))}
+            for item in _describe_query(connection, sql)
         ]
         connection.rollback()
         return [self._query_column(item) for item in described]
 
+    has_stable_query_columns = True
+
     def shape(self, connection: Connection, table: str) -> object:
-        found = connection.execute(_SHAPE, [self.quote_table(table)]).fetchone()
+        shape = (
+            _fetch_shape(connection, self.quote_table(table))[0]
+            if table
+            else _shape_of_result(_describe_query(connection, self.config.sql))
+        )
         connection.rollback()
-        return found
+        return shape
+
+    def _locked_shape(self, connection: Connection, rows: ServerSideRows, table: str) -> object:
+        """Return the shape of the table or query whose definition is locked, because `rows` reads it."""
+        if not table:
+            return _shape_of_result(rows.description)
+        shape, isolation = _fetch_shape(connection, self.quote_table(table))
+        if isolation in ("read committed", "read uncommitted"):
+            return shape
+        # The transaction's snapshot may be older than its lock, and may then not contain the current definition.
+        other = self.connect()
+        try:
+            return self.shape(other, table)
+        finally:
+            other.close()
 
     def escape_parameter_markers(self, sql: str) -> str:
         return sql.replace("%", "%%")
@@ -414,6 +473,23 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
         return TIMESTAMP(timezone=timestamp[2] == "with", precision=int(timestamp[1]))
     numeric = _NUMERIC.fullmatch(base)
     return NUMERIC(int(numeric[1]), int(numeric[2])) if numeric else type_
+
+
+def _fetch_shape(connection: Connection, quoted_table: str) -> tuple[object, str]:
+    """Return the shape of a table, and the isolation level of the current transaction."""
+    shape, isolation, has_children = connection.execute(_SHAPE, [quoted_table, quoted_table]).fetchone()
+    if has_children:
+        shape = (shape, connection.execute(_NULLABLE_COLUMNS, [quoted_table]).fetchall())
+    return shape, isolation
+
+
+def _describe_query(connection: Connection, sql: str) -> Any:
+    """Return the driver's description of the columns of a query."""
+    return connection.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0").description
+
+
+def _shape_of_result(description: Any) -> object:
+    return [tuple(item) for item in description]
 
 
 def _described_type(item: Any, info: Any) -> TypeEngine[Any]:

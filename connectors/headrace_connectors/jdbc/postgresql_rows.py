@@ -27,8 +27,8 @@ _CANCEL_TIMEOUT_S = 2.0
 class ServerSideRows:
     """A cursor for the rows of one statement.
 
-    `loaders` maps the name of a type to the loader that converts the values of this type. While the cursor is open, its
-    connection is in pipeline mode and must not be used for other statements.
+    `loaders` maps the name of a type to the loader that converts the values of this type. From the first fetch until
+    the cursor is closed, its connection is in pipeline mode and must not be used for other statements.
     """
 
     def __init__(
@@ -50,8 +50,12 @@ class ServerSideRows:
         except psycopg.Error:
             self._cursor.close()
             raise
-        self._pipeline = connection.pipeline()
-        self._pipeline.__enter__()
+        self._pipeline: Any = None
+
+    @property
+    def description(self) -> Any:
+        """The driver's description of the result's columns."""
+        return self._cursor.description
 
     def fetchmany(self, count: int) -> list[Any]:
         """Return at most `count` rows, or an empty list if no rows remain.
@@ -66,6 +70,9 @@ class ServerSideRows:
 
     def _receive(self, count: int) -> list[Any]:
         """Receive the requested rows, request `count` more rows, and return the received rows."""
+        if self._pipeline is None:
+            self._pipeline = self._connection.pipeline()
+            self._pipeline.__enter__()
         if not self._requested:
             self._request(count)
         *others, last = self._requested
@@ -95,7 +102,8 @@ class ServerSideRows:
         except psycopg.Error as error:
             logger.debug("Cannot cancel the FETCH statements for the next rows: %s", error)
         try:
-            self._pipeline.__exit__(None, None, None)
+            if self._pipeline is not None:
+                self._pipeline.__exit__(None, None, None)
         except psycopg.Error as error:
             logger.debug("Ignoring an error of a FETCH statement while closing the cursor: %s", error)
         if self._connection.info.transaction_status == TransactionStatus.INERROR:

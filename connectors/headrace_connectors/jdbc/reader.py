@@ -18,7 +18,7 @@ from headrace.data.columns import CheckedRows, Values
 from headrace.data.records import SourceRecord
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.dialects import Connection, Dialect, FastReadError, ResultSet
+from headrace_connectors.jdbc.dialects import ColumnsChangedError, Connection, Dialect, FastReadError, ResultSet
 from headrace_connectors.jdbc.horizon import Horizon
 from headrace_connectors.jdbc.initial_load import OFFSET_FIELD, InitialLoad, KeyRange
 from headrace_connectors.jdbc.names import table_of
@@ -31,6 +31,8 @@ from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, to_integer
 logger = logging.getLogger(__name__)
 
 _FIRST_BATCH_ROWS = 1000
+_STARTS_MAX = 5
+"""How often to start a statement if other transactions change the columns of its table or query each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +153,30 @@ class TableReader:
         self._dialect.end_transaction(connection)
 
     def _execute(self, connection: Connection) -> _RunningStatement:
-        config, dialect = self._config, self._dialect
-        source, columns = self.source, self._read_columns(connection)
+        """Start a statement, with the columns that the table or query has when its definition can no longer change.
+
+        Raises the driver's exception, or ConnectError if the columns change each time that the reader starts a
+        statement.
+        """
+        for _ in range(_STARTS_MAX):
+            columns = self._read_columns(connection)
+            try:
+                return self._start(connection, columns)
+            except ColumnsChangedError:
+                self._columns = []
+                self._dialect.end_transaction(connection)
+            except (self._dialect.driver_error, FastReadError) as error:
+                if self._dialect.is_transient(error) or not self._has_changed(connection):
+                    raise
+                logger.debug("%s: reading the columns again after the error: %s", self.source.name, error)
+                self._columns = []
+        raise ConnectError(
+            f"{self.source.name}: its columns have changed {_STARTS_MAX} times while the task started to read it; "
+            "restart the task when no other session changes them"
+        )
+
+    def _start(self, connection: Connection, columns: Sequence[JdbcColumn]) -> _RunningStatement:
+        config, dialect, source = self._config, self._dialect, self.source
         found = find_offset_columns(config, source.table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
         incrementing, timestamps = found.incrementing, found.timestamps
         key_range = source.key_range
@@ -184,7 +208,7 @@ class TableReader:
         return _RunningStatement(
             source,
             dialect,
-            dialect.rows(connection, statement, columns, source.table),
+            dialect.rows(connection, statement, columns, source.table, self._shape),
             columns,
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
@@ -218,18 +242,24 @@ class TableReader:
         return LastId(self._horizon.largest_id(connection, read_largest))
 
     def _read_columns(self, connection: Connection) -> list[JdbcColumn]:
-        """Return the current columns. A table's columns are read again only after its `shape` has changed.
+        """Return the columns of the last statement. Read them from the database if they may have changed.
 
         Raises the driver's exception, or ConnectError if there are no columns to read.
         """
         table, dialect = self.source.table, self._dialect
-        if not table:
-            self._columns = dialect.query_columns(connection, self._config.sql)
-        elif (shape := dialect.shape(connection, table)) != self._shape or not self._columns:
-            self._columns, self._shape = dialect.table_columns(table), shape
+        if not self._columns or not (table or dialect.has_stable_query_columns):
+            self._shape = dialect.shape(connection, table)  # before the columns, so that a later change is detected
+            self._columns = (
+                dialect.table_columns(table) if table else dialect.query_columns(connection, self._config.sql)
+            )
         if not self._columns:
             raise ConnectError(f"{self.source.name} has no column that can be converted to a Connect type")
         return self._columns
+
+    def _has_changed(self, connection: Connection) -> bool:
+        """Whether the columns of the table or query have changed since they were read. Ends the transaction."""
+        self._dialect.end_transaction(connection)
+        return self._shape is not None and self._dialect.shape(connection, self.source.table) != self._shape
 
     def _start_offset(self, connection: Connection, timestamps: Sequence[JdbcColumn]) -> TimestampIncrementingOffset:
         """Return the source offset after which to read.

@@ -7,6 +7,7 @@ runs the query again after `poll.interval.ms`. Delivery is at least once.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
@@ -20,6 +21,7 @@ from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.jdbc import url
+from headrace_connectors.jdbc.altered_offsets import validate_source_offset
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.initial_load import (
     InitialLoad,
@@ -94,7 +96,10 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         from headrace_connectors.jdbc.reader import TableReader
 
         stored = self._stored_offset(source)
-        start = TimestampIncrementingOffset.from_map(stored)
+        try:
+            start = TimestampIncrementingOffset.from_map(stored)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ConnectError(f"The stored offset {stored} of {source.name} is invalid: {error}") from error
         is_new_load = source.load is not None and stored is None
         if source.load is not None and is_new_load:
             started = source.load.started if self._config.uses_timestamp else None
@@ -204,7 +209,10 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         self._tables = _with_retries(config, self._dialect, self._list_tables, self._wait)
         check_topics_unambiguous(self._tables)
         logger.info("Found %d tables to read: %s", len(self._tables), ", ".join(self._tables) or "none")
-        self._monitor = threading.Thread(target=self._monitor_tables, name="jdbc-table-monitor", daemon=True)
+        in_context = contextvars.copy_context().run  # log lines of the thread then contain the connector's name
+        self._monitor = threading.Thread(
+            target=in_context, args=(self._monitor_tables,), name="jdbc-table-monitor", daemon=True
+        )
         self._monitor.start()
 
     @classmethod
@@ -279,6 +287,17 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
 
         for key, message in database_errors(config, self._dialect, time.monotonic):
             values[key].errors.append(message)
+
+    def alter_offsets(self, config: JdbcSourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+        """Validate the source partitions and offsets that a user wants to store.
+
+        Raises ConnectError if a source partition or offset is invalid. Any source partition can be reset, so that users
+        can delete invalid source partitions.
+        """
+        for partition, offset in offsets.items():
+            if offset is not None:
+                validate_source_offset(dict(partition), offset)
+        return True
 
     def stop(self) -> None:
         self._stopping.set()

@@ -68,7 +68,9 @@ class JdbcColumn:
     the faster binary format can be used. `is_unsupported` is true if the SQL type has no Connect type, so that the
     column is read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits` is the number
     of fractional-second digits that a timestamp column stores, or 0 if it is unknown. `is_set_by_database` is true if
-    the database is known to set the column to its current time. `declared` is the SQL type for error messages.
+    the database is known to set the column to its current time. `is_declared_not_null` is true if the column is
+    nullable although it is declared as NOT NULL, because the database does not enforce the declaration in all rows.
+    `declared` is the SQL type for error messages.
     """
 
     name: str
@@ -83,6 +85,7 @@ class JdbcColumn:
     is_key: bool = False
     fraction_digits: int = 0
     is_set_by_database: bool = False
+    is_declared_not_null: bool = False
     declared: str = field(default="", compare=False)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import queue
 import sqlite3
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from headrace.converters.json_converter import JsonConverter
 from headrace.data.batch import SourceBatch
 from headrace.data.columns import CheckedRows
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
+from headrace.metrics import logs
 from headrace.plugins.creation import create_converter
 from headrace_connectors.jdbc import sqlite, url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
@@ -350,15 +352,16 @@ def test_validation_reports_missing_or_nullable_offset_columns(database: sqlite3
     props = _props(database, mode="timestamp+incrementing", table_whitelist="orders,visits")
     props |= {"incrementing.column.name": "visitid", "timestamp.column.name": "at"}
     prefix = "Invalid value visitid for configuration incrementing.column.name"
-    assert _errors(props) == {
-        "incrementing.column.name": [
-            f"{prefix}: table orders has no column visitid; its columns are id, item",
-            f"{prefix}: table visits has no column visitid; did you mean visit_id?",
-        ]
-    }
+    missing, nullable = _errors(props)["timestamp.column.name"]
+    assert "table orders has no column at; its columns are id, item" in missing
+    assert "table visits: column at is nullable" in nullable
+    assert _errors(props)["incrementing.column.name"] == [
+        f"{prefix}: table orders has no column visitid; its columns are id, item",
+        f"{prefix}: table visits has no column visitid; did you mean visit_id?",
+    ]
     props["table.whitelist"], props["incrementing.column.name"] = "visits", "visit_id"
-    [(key, [message])] = _errors(props).items()
-    assert (key, "table visits: column visit_id is nullable" in message) == ("incrementing.column.name", True)
+    (message,) = _errors(props)["incrementing.column.name"]
+    assert "table visits: column visit_id is nullable" in message
     props["validate.non.null"] = "false"
     assert _errors(props) == {}
     props["timestamp.column.name"] = "at,before"
@@ -369,6 +372,21 @@ def test_validation_reports_missing_or_nullable_offset_columns(database: sqlite3
     assert "query has no column before; its columns are visit_id, at" in message
     props["timestamp.column.name"] = "at"
     assert _errors(props) == {}
+
+
+@pytest.mark.parametrize("selection", [{"table.whitelist": "visits"}, {"query": "SELECT * FROM visits"}])
+def test_validation_reports_all_misspelt_offset_columns(
+    database: sqlite3.Connection, selection: dict[str, str]
+) -> None:
+    database.execute("CREATE TABLE visits (visit_id INTEGER, at TIMESTAMP, changed TIMESTAMP)")
+    props = {**_props(database, mode="timestamp+incrementing", topic_prefix="t"), **selection}
+    props |= {"incrementing.column.name": "visitid", "timestamp.column.name": "att,change"}
+    errors = _errors(props)
+    assert sorted(errors) == ["incrementing.column.name", "timestamp.column.name"]
+    assert [len(errors[key]) for key in sorted(errors)] == [1, 2]
+    assert "has no column visitid; did you mean visit_id?" in errors["incrementing.column.name"][0]
+    assert "has no column att; did you mean at?" in errors["timestamp.column.name"][0]
+    assert "has no column change; did you mean changed?" in errors["timestamp.column.name"][1]
 
 
 @pytest.mark.parametrize("query", ["SELECT * FRM orders", "SELECT * FROM missing", "SELECT missing FROM orders"])
@@ -521,6 +539,32 @@ def test_table_monitor_requests_reconfiguration_for_new_tables(database: sqlite3
             connector._stopping.wait(0.01)
         assert connector.task_configs(1)[0]["tables"] == "orders,people"
     finally:
+        connector.stop()
+
+
+def test_log_lines_of_the_table_monitor_contain_the_connector_context(
+    database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace_connectors.jdbc.source")
+    _orders(database, 1)
+    lines: queue.Queue[str] = queue.Queue()
+    handler = logging.Handler()
+    handler.setFormatter(logs.LineFormatter())
+    handler.emit = lambda record: lines.put(handler.format(record))  # type: ignore[method-assign]
+    logger = logging.getLogger("headrace_connectors.jdbc.source")
+    connector = JdbcSourceConnector()
+    connector.context = Context(Offsets())
+    logger.addHandler(handler)
+    token = logs.connector_context.set(logs.context("shop", "worker"))
+    try:
+        connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
+        connector._dialect.table_names = lambda: ["people"]  # type: ignore[method-assign]
+        while "Tables to read changed" not in (line := lines.get(timeout=10)):
+            pass
+        assert "[shop|worker] Tables to read changed to people" in line
+    finally:
+        logs.connector_context.reset(token)
+        logger.removeHandler(handler)
         connector.stop()
 
 
