@@ -210,7 +210,7 @@ def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continu
 def test_tasks_of_a_stopped_worker_are_unassigned_until_the_delay_has_passed_even_if_it_returns_earlier(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    settings = other_group("stopped", scheduled_rebalance_max_delay_ms="20000")
+    settings = other_group("stopped", scheduled_rebalance_max_delay_ms="8000")
     with worker_group(tmp_path, broker.address, 2, settings) as [first, second]:
         source = Monitored(tmp_path, "stopped", 4).create(first)
         wait_until_balanced([first, second])
@@ -223,7 +223,7 @@ def test_tasks_of_a_stopped_worker_are_unassigned_until_the_delay_has_passed_eve
         second.start()
         source.wait_until_running(second)
         assert owners(first, source.name) == before
-        assert time.monotonic() - stopped_s >= 20
+        assert time.monotonic() - stopped_s >= 8
 
 
 @pytest.mark.slow

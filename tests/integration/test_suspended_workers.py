@@ -135,6 +135,7 @@ def suspended_owner(broker: BrokerProcess, tmp_path: Path) -> Iterator[Distribut
         wait_for(lambda: "joined generation" in owner.log().rpartition("lost")[2], "it has joined again", 60, owner.log)
 
 
+@pytest.mark.slow
 def test_task_of_a_suspended_worker_writes_nothing_after_its_connector_was_reconfigured(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_after_its_connecto
     assert values_in(old) & second == set()
 
 
+@pytest.mark.slow
 def test_task_of_a_suspended_worker_leaves_its_consumer_group_while_it_calls_put(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -184,6 +186,7 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_while_it_calls_put
         wait_for(lambda: journal.read_text().split().count("put") > 1, "the task continues", 60, worker.log)
 
 
+@pytest.mark.slow
 def test_sink_task_continues_at_its_committed_offsets_when_its_worker_continues_before_its_session_has_expired(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
