@@ -123,20 +123,34 @@ class Dialect(ABC):
 
     @abstractmethod
     def rows(
-        self,
-        connection: Connection,
-        statement: Statement,
-        columns: Sequence[JdbcColumn],
-        table: str,
-        shape: object = None,
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
         """Run `statement`, which selects `columns`, and return its result.
 
         The statement contains the text that `select_list` returned for `table`. For a custom query, `table` is empty.
-        If `shape` is not None, the dialect reads the shape again when the definition of the columns can no longer
-        change. This is usually when the statement has started, because the statement may have waited for a transaction
-        that changes the table. Raises ColumnsChangedError if the shape differs from `shape`.
         """
+
+    def rows_of_shape(
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str, shape: object
+    ) -> ResultSet:
+        """Run `statement` like `rows`, and check that the columns still have the shape `shape`.
+
+        Their definition can no longer change when the statement has started, but the statement may have waited for a
+        transaction that has changed it. If `shape` is None, it is not checked. Raises ColumnsChangedError if the shape
+        has changed, or the driver's exception.
+        """
+        result = self.rows(connection, statement, columns, table)
+        try:
+            if shape is not None and self._locked_shape(connection, table, result) != shape:
+                raise ColumnsChangedError
+        except Exception:
+            result.cursor.close()
+            raise
+        return result
+
+    def _locked_shape(self, connection: Connection, table: str, result: ResultSet) -> object:
+        """Return the shape of the table or query that the running statement of `result` reads."""
+        return self.shape(connection, table)
 
     has_horizon = False
     """Whether `running_transactions` is supported."""

@@ -26,7 +26,7 @@ from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import credentials
-from headrace_connectors.jdbc.dialects import ColumnsChangedError, Connection, Dialect, ResultSet, engine_for
+from headrace_connectors.jdbc.dialects import Connection, Dialect, ResultSet, engine_for
 from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer
@@ -146,21 +146,12 @@ class GenericDialect(Dialect):
             connection.rollback()
 
     def rows(
-        self,
-        connection: Connection,
-        statement: Statement,
-        columns: Sequence[JdbcColumn],
-        table: str,
-        shape: object = None,
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
         text, *rest = statement.sql.split(_PARAMETER)
         text += "".join(f":p{number}{part}" for number, part in enumerate(rest))
         parameters = {f"p{number}": value for number, value in enumerate(statement.parameters)}
-        result = connection.execute(sqlalchemy.text(text), parameters)
-        if shape is not None and self.shape(connection, table) != shape:
-            result.close()
-            raise ColumnsChangedError
-        return ResultSet(_Rows(result), typed=False)
+        return ResultSet(_Rows(connection.execute(sqlalchemy.text(text), parameters)), typed=False)
 
     def _convert(self, type_: sql.TypeEngine[Any]) -> Any:
         schema = base_schema(type_, self.options)

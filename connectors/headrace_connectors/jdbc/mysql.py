@@ -246,18 +246,18 @@ class MysqlDialect(Dialect):
             return RunningTransactions(None)
         return RunningTransactions(now.replace(tzinfo=dt.UTC) - dt.timedelta(seconds=max(ages) + 1))
 
-    def rows(
-        self,
-        connection: Connection,
-        statement: Statement,
-        columns: Sequence[JdbcColumn],
-        table: str,
-        shape: object = None,
+    def rows_of_shape(
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str, shape: object
     ) -> ResultSet:
         # The transaction's first statement acquires the metadata locks, which the transaction keeps. The shape is read
         # before the SELECT, because an unbuffered cursor blocks other statements.
-        if shape is not None and self._locked_shape(connection, table) != shape:
+        if shape is not None and self._shape_in_transaction(connection, table) != shape:
             raise ColumnsChangedError
+        return self.rows(connection, statement, columns, table)
+
+    def rows(
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+    ) -> ResultSet:
         cursor = connection.cursor(SSCursor)
         cursor.execute(statement.sql, statement.parameters)
         return ResultSet(_StreamedRows(cursor, lambda: self._cancel(connection)), typed=True)
@@ -305,7 +305,7 @@ class MysqlDialect(Dialect):
         connection.rollback()
         return shape
 
-    def _locked_shape(self, connection: Connection, table: str) -> object:
+    def _shape_in_transaction(self, connection: Connection, table: str) -> object:
         """Begin a transaction that locks the definition of the table or query, and return its shape.
 
         The statement with LIMIT 0 reads no row, so the transaction's snapshot is not older than the locks.

@@ -61,7 +61,6 @@ from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import ConnectionConfig, credentials
 from headrace_connectors.jdbc.dialects import (
-    ColumnsChangedError,
     Connection,
     Dialect,
     FastReadError,
@@ -308,12 +307,7 @@ class PostgresqlDialect(Dialect):
         return RunningTransactions(oldest and oldest.astimezone(dt.UTC), has_prepared)
 
     def rows(
-        self,
-        connection: Connection,
-        statement: Statement,
-        columns: Sequence[JdbcColumn],
-        table: str,
-        shape: object = None,
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
         reads_fast = table not in self._without_fast_read
         rows = ServerSideRows(
@@ -322,12 +316,6 @@ class PostgresqlDialect(Dialect):
             binary=reads_fast and all(column.binary for column in columns),
             loaders={} if reads_fast else _LOADERS_OF_ANY_VALUE,
         )
-        try:
-            if shape is not None and self._locked_shape(connection, rows, table) != shape:
-                raise ColumnsChangedError
-        except Exception:
-            rows.close()
-            raise
         return ResultSet(
             _FastRows(rows) if reads_fast else rows,
             typed=True,
@@ -358,10 +346,9 @@ class PostgresqlDialect(Dialect):
         connection.rollback()
         return shape
 
-    def _locked_shape(self, connection: Connection, rows: ServerSideRows, table: str) -> object:
-        """Return the shape of the table or query whose definition is locked, because `rows` reads it."""
+    def _locked_shape(self, connection: Connection, table: str, result: ResultSet) -> object:
         if not table:
-            return _shape_of_result(rows.description)
+            return _shape_of_result(result.cursor.description)
         shape, isolation = _fetch_shape(connection, self.quote_table(table))
         if isolation in ("read committed", "read uncommitted"):
             return shape
@@ -427,6 +414,7 @@ class _FastRows:
     def __init__(self, cursor: ServerSideRows) -> None:
         self._cursor = cursor
         self.close = cursor.close
+        self.description = cursor.description
 
     def fetchmany(self, count: int) -> Any:
         """Return at most `count` rows."""

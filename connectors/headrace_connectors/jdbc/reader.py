@@ -208,7 +208,7 @@ class TableReader:
         return _RunningStatement(
             source,
             dialect,
-            dialect.rows(connection, statement, columns, source.table, self._shape),
+            dialect.rows_of_shape(connection, statement, columns, source.table, self._shape),
             columns,
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],

@@ -26,7 +26,6 @@ from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
 from headrace_connectors.common.time_zones import to_utc
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import (
-    ColumnsChangedError,
     Connection,
     Dialect,
     FastReadError,
@@ -105,26 +104,15 @@ class SqliteDialect(Dialect):
         return row_type(columns) if table and table not in self._without_json else None
 
     def rows(
-        self,
-        connection: Connection,
-        statement: Statement,
-        columns: Sequence[JdbcColumn],
-        table: str,
-        shape: object = None,
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
         json_type = self._json_type(columns, table)
         connection.text_factory = _text_or_bytes if table in self._with_invalid_text else str
+        # Both cursors read the first row at once. The read transaction has then begun, so the schema cannot change.
         if json_type is None:
-            cursor = _DecodedRows(connection.execute(statement.sql, statement.parameters))
-            result = ResultSet(cursor, typed=False)
-        else:
-            rows = JsonRows(connection, statement, json_type, self.is_transient)
-            result = ResultSet(rows, typed=True, matches_schema=not any(map(may_exceed_schema, columns)))
-        # The statement's first row has been read, so its read transaction has begun, and the schema cannot change.
-        if shape is not None and self.shape(connection, table) != shape:
-            result.cursor.close()
-            raise ColumnsChangedError
-        return result
+            return ResultSet(_DecodedRows(connection.execute(statement.sql, statement.parameters)), typed=False)
+        rows = JsonRows(connection, statement, json_type, self.is_transient)
+        return ResultSet(rows, typed=True, matches_schema=not any(map(may_exceed_schema, columns)))
 
     def disable_fast_read(self, table: str) -> None:
         """Read `table` without JSON from now on.
