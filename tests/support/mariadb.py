@@ -45,22 +45,25 @@ def running(*options: str) -> Iterator[MariaDb]:
     directory = Path(mkdtemp(prefix="headrace-mariadb-"))
     user = "mysql" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
     port = free_port()
-    data = f"--datadir={directory / 'data'}"
+    # A server deletes all temporary tables in its tmpdir when it starts: with /tmp, also those of other servers.
+    directories = [f"--datadir={directory / 'data'}", f"--tmpdir={directory / 'tmp'}"]
     try:
+        (directory / "tmp").mkdir()
         if os.geteuid() == 0:
             shutil.chown(directory, user)
-        _run(
-            ["mariadb-install-db", "--no-defaults", data, f"--user={user}", "--auth-root-authentication-method=normal"]
-        )
+            shutil.chown(directory / "tmp", user)
+        _run(["mariadb-install-db", "--no-defaults", *directories, f"--user={user}",
+              "--auth-root-authentication-method=normal"])  # fmt: skip
         init = directory / "init.sql"
         init.write_text(
             "CREATE DATABASE shop CHARACTER SET utf8mb4;\nCREATE USER tester@'127.0.0.1';\n"
             "GRANT ALL ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION;\n"
         )
         init.chmod(0o644)
-        command = ["mariadbd", "--no-defaults", data, f"--user={user}", "--bind-address=127.0.0.1", f"--port={port}",
-                   f"--socket={directory / 's'}", f"--init-file={init}", f"--pid-file={directory / 'pid'}",
-                   "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", *options]  # fmt: skip
+        command = ["mariadbd", "--no-defaults", *directories, f"--user={user}",
+                   "--bind-address=127.0.0.1", f"--port={port}", f"--socket={directory / 's'}",
+                   f"--init-file={init}", f"--pid-file={directory / 'pid'}", "--innodb-flush-log-at-trx-commit=0",
+                   "--skip-name-resolve", *options]  # fmt: skip
         with (directory / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
