@@ -111,6 +111,35 @@ def _check_batch_matches_items(converter: JsonConverter, data: list[bytes | None
     assert [value for run in runs for value in listed(run.values)] == expected
 
 
+_SCALARS = st.sampled_from(
+    [b"null", b"true", b"0", b"-0.0", b"3.7", b"127", b"128", b"1e2", b"1e400", b"-1e400", b"1e-400", b"16777217",
+     b"9223372036854775807", b"9223372036854775808", b"123456789012345678901234567890", b"99999999999999999999e-1",
+     b'"a"', b'""', b'"NaN"', b'"-Infinity"', b'"YQ=="', b'"YQ"', b'"\\ud800"', b'"\xff"', b" 1 ", b"1 2", b"[1]"]
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(primitives(), st.lists(_SCALARS, min_size=1, max_size=4), st.booleans())
+def test_json_converter_decodes_a_list_of_scalars_like_single_payloads(
+    schema: Schema, payloads: list[bytes], replace_null: bool
+) -> None:
+    """Scalars of the wrong type or outside the type's range fail, and all others have the same value and type."""
+    decoder = PayloadDecoder(schema, replace_null)
+    expected: list[Any] = []
+    failing = []
+    for index, payload in enumerate(payloads):
+        try:
+            expected.append(decoder.decode(payload))
+        except DataError:
+            failing.append(index)
+    if failing:
+        with pytest.raises(RecordErrors) as caught:
+            decoder.decode_list(payloads)
+        assert list(caught.value.errors) == failing
+    else:
+        assert list(map(repr, decoder.decode_list(payloads))) == list(map(repr, expected))
+
+
 _NAMES = st.lists(st.sampled_from(["a", "b", "", "é", 'q"', "x\\y", "v0", "v1"]), max_size=4, unique=True)
 _OTHER_JSON = st.sampled_from(
     [

@@ -69,6 +69,8 @@ def _fast_decoder(schema: Schema | None, replace_null: bool) -> _ListDecoder | N
         return _decode_without_schema
     if schema.type is Type.STRUCT and schema.fields and not schema.optional and has_plain_names(schema):
         return _struct_decoder(schema, replace_null)
+    if schema.type.is_primitive:
+        return _primitive_decoder(schema, replace_null)
     return None
 
 
@@ -96,6 +98,20 @@ def _map_decoder(names: tuple[str, ...]) -> _ListDecoder | None:
     except ValueError:
         return None
     return lambda payloads: Columns(names, decode(payloads), len(payloads), is_maps=True)
+
+
+# ---- primitive values ------------------------------------------------------------------------------------------------
+
+
+def _primitive_decoder(schema: Schema, replace_null: bool) -> _ListDecoder | None:
+    """Return a function that decodes values of a primitive type to a list. Return None if only `from_json` can."""
+    type_, convert = _field_plan(schema, replace_null)
+    if type_ is msgspec.Raw:
+        return None
+    decode = msgspec.json.Decoder(type_).decode
+    if convert is None:
+        return lambda payloads: list(map(decode, payloads))
+    return lambda payloads: list(map(convert, map(decode, payloads)))
 
 
 # ---- structs ---------------------------------------------------------------------------------------------------------
@@ -137,7 +153,7 @@ _MSGSPEC_TYPES: dict[Type, Any] = {
 
 
 def _field_plan(schema: Schema, replace_null: bool) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Return the type with which msgspec decodes a struct's field, and the conversion of the result (or None)."""
+    """Return the type with which msgspec decodes a value, and the conversion of the result (or None)."""
     if schema.default is not None or schema.name == DECIMAL_NAME or not schema.type.is_primitive:
         return msgspec.Raw, lambda raw: from_json(schema, parse(raw), replace_null)
     convert: Callable[[Any], Any] | None = float32 if schema.type is Type.FLOAT32 else None
