@@ -196,7 +196,7 @@ class Cluster:
     async def request(
         self, node_id: int, message: Request[ResponseT], *, purpose: str = "", timeout_ms: float | None = None
     ) -> ResponseT:
-        """Send a request to one broker and return the response. Raises ClientError."""
+        """Send a request on the broker's connection for `purpose`, and return the response. Raises ClientError."""
         connection = await self.connection(node_id, purpose)
         return await connection.request(message, timeout_ms=timeout_ms)
 
@@ -362,8 +362,8 @@ class Cluster:
     async def _bootstrap(self, message: Request[Response], before: NoBrokerError) -> MetadataResponse:
         """Send the request to the bootstrap servers in random order, until one responds.
 
-        Raises NoBrokerError if no server responds. The text of this error includes `before`, the earlier error of the
-        known brokers, if there are any.
+        Raises NoBrokerError if no server responds. `before` is the error of the earlier attempts to send the request
+        to the known brokers. The text of the raised error includes it if at least one broker was known.
         """
         failures = [] if not self.view.nodes else [str(before)]
         servers = list(self.config.bootstrap_servers)
@@ -517,7 +517,7 @@ class Cluster:
     async def request_coordinator(
         self, group_id: str, message: Request[ResponseT], *, purpose: str = "group", timeout_ms: float | None = None
     ) -> ResponseT:
-        """Send a request to a group's coordinator. Raises ClientError."""
+        """Send a request on the connection for `purpose` to a group's coordinator. Raises ClientError."""
         connection = await self.coordinator_connection(group_id, purpose)
         try:
             return await connection.request(message, timeout_ms=timeout_ms)

@@ -19,7 +19,7 @@ _CONTROLLERS = 2
 
 
 class Controllers(Cluster):
-    """The controllers of a cluster. `bootstrap.servers` contains controller addresses."""
+    """Sends requests to the controllers of a cluster. `bootstrap.servers` contains the addresses of controllers."""
 
     endpoint_type = _CONTROLLERS
 

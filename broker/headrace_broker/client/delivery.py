@@ -62,7 +62,7 @@ class Delivery:
         self._pending += 1
 
     def complete_part(self, partition: int, base_offset: int, count: int, log_append_time_ms: int = -1) -> None:
-        """Mark one part as acknowledged."""
+        """Mark one part as acknowledged: the broker appended `count` records to `partition` from `base_offset` on."""
         self._parts.append(RecordMetadata(self.topic, partition, base_offset, count, (), log_append_time_ms))
         self._finish_part()
 

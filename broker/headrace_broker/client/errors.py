@@ -47,7 +47,10 @@ class BrokerError(ClientError):
 
 
 def error_or_none(code: int, subject: str, message: str | None) -> BrokerError | None:
-    """Return the BrokerError for an error code, or None if the code is NONE."""
+    """Return the BrokerError for an error code, or None if the code is NONE.
+
+    `subject` names the object with the error. `message` is the broker's error message, if the response contains one.
+    """
     return None if code == ErrorCode.NONE else BrokerError(code, subject, message)
 
 

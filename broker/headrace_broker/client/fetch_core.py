@@ -299,7 +299,7 @@ class FetchCore:
         log_start_offset: int = -1,
         aborted: Sequence[tuple[int, int]] = (),
     ) -> FetchAction:
-        """Buffer a partition's records. Raises CorruptBatchError.
+        """Buffer a partition's records, and return what the fetcher must do next. Raises CorruptBatchError.
 
         `aborted` contains a (producer id, first offset) pair for each aborted transaction.
         """
@@ -356,7 +356,7 @@ class FetchCore:
         self._response_bytes[node_id] = size_bytes
 
     def handle_error(self, requested: RequestedPartition, code: ErrorCode, now_ms: float) -> FetchAction:
-        """Handle a partition's error code."""
+        """Handle a partition's error code, and return what the fetcher must do next."""
         state = self._state_if_current(requested)
         if state is None:
             return FetchAction.NONE
@@ -409,7 +409,11 @@ class FetchCore:
     def _readable_spans(
         self, records: memoryview, from_offset: int, aborted: Sequence[tuple[int, int]]
     ) -> tuple[list[memoryview], int]:
-        """Return (spans of the batches to read, offset after the last complete batch)."""
+        """Return (spans of the batches to read, offset after the last complete batch).
+
+        The offset is `from_offset` if there is no complete batch. With isolation level read_committed, the spans omit
+        the batches of the `aborted` transactions.
+        """
         if self._read_committed and aborted:
             return _committed_spans(records, from_offset, aborted)
         spans: list[memoryview] = []

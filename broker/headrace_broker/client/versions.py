@@ -16,7 +16,8 @@ def choose_version(
 ) -> int:
     """Return the version, from `at_least` to `at_most`, to use for this request class.
 
-    Raises UnsupportedVersionError. Its message contains the broker, the API and both version ranges.
+    `ranges` contains the versions that the node supports for each API key. Raises UnsupportedVersionError. Its message
+    contains `broker` (the node's name), the API and both version ranges.
     """
     key = message.__api_key__
     api = API[key]

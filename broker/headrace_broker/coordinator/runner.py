@@ -100,7 +100,7 @@ class ShardRunner:
     # -- executing results
 
     def run(self, result: CoordinatorResult) -> None:
-        """Append the records, send the responses when they are committed, and schedule the shard's next timer."""
+        """Append the records, send the responses when the records are committed, and set the shard's next timer."""
         self._execute(result)
         self._schedule_timer()
 

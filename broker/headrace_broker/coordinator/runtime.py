@@ -49,9 +49,8 @@ class PendingResponse:
 class CoordinatorResult:
     """The result of a shard operation: records to append, and responses to send after they are committed.
 
-    `on_appended` and `on_append_failed` are callbacks that continue the operation after the append has succeeded or
-    failed. The shard's methods of the same names call them with a new `CoordinatorResult`, to which the callbacks add
-    responses and records.
+    After the append, the shard calls the callback `on_appended` or `on_append_failed`, which continues the operation.
+    The callback's first argument is a new `CoordinatorResult`, to which it adds further responses and records.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)

@@ -41,7 +41,7 @@ class OpenSegments:
     def account_indexes(self, segment: LogSegment, size_bytes: int) -> None:
         """Add `size_bytes`, the size of an inactive segment's indexes, to the total.
 
-        If the total exceeds the limit, remove the indexes that were added first from memory.
+        If the total exceeds the limit, remove from memory the indexes that were added first.
         """
         self._index_bytes += size_bytes - self._indexed.pop(id(segment), (segment, 0))[1]
         self._indexed[id(segment)] = (segment, size_bytes)

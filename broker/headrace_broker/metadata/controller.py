@@ -37,5 +37,5 @@ class Controller:
         return result
 
     def revert(self, committed: MetadataImage) -> None:
-        """Discard every operation whose records were not committed."""
+        """Restore the image `committed`, and thus discard every operation whose records were not committed."""
         self.image = committed

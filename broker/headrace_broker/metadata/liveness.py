@@ -37,7 +37,7 @@ class BrokerLiveness:
         self._contacts[broker_id] = _Contact(now_ms)
 
     def extend_sessions(self, pause_ms: int) -> None:
-        """Extend every session, because the controller itself was paused and could not process heartbeats."""
+        """Extend every session by `pause_ms`, the time for which the controller could not process heartbeats."""
         for contact in self._contacts.values():
             contact.last_contact_ms += pause_ms
 

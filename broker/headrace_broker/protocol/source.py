@@ -44,7 +44,10 @@ class Source:
         self._paths.append(self.path if about is None else about)
 
     def defer(self, letter: str, expression: str) -> None:
-        """Add a fixed-size value to `run`, to be packed or unpacked by the next generated call."""
+        """Add a fixed-size value to `run`. The next generated call packs or unpacks it.
+
+        `letter` is the value's `struct` format, and `expression` is the code for the value.
+        """
         self.run.append((letter, expression, self.path))
 
     @contextmanager

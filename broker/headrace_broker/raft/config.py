@@ -34,5 +34,5 @@ class RaftConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """The time without fetches from a majority of the voters after which a leader resigns."""
+        """The time after which a leader resigns if it has received no fetches from a majority of the voters."""
         return self.fetch_timeout_ms * 3 // 2

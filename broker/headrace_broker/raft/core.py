@@ -83,7 +83,7 @@ class Raft:
     # -- inputs -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Enter the first role.
+        """Enter the role in which the node starts, which depends on the quorum state on disk.
 
         If this node is the only voter, it elects itself immediately. A restarted leader must be elected again.
         """

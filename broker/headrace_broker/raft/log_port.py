@@ -59,7 +59,10 @@ class RaftLog(Protocol):
         """Return (end offset, epoch) of the newest complete snapshot."""
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """Return (size of the snapshot, its bytes from `position` on), or None if this node lacks the snapshot."""
+        """Return (size of the snapshot, up to `size_bytes_max` of its bytes from `position` on).
+
+        Return None if this node does not have the snapshot.
+        """
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
         """Write a chunk of a snapshot that is being downloaded. A chunk at position 0 restarts the download."""

@@ -35,7 +35,7 @@ def leader_and_epoch(partition: Any) -> tuple[int, int]:
 
 
 def sender_and_epoch(partition: Any) -> tuple[int, int]:
-    """Return the sender of a request and the sender's epoch.
+    """Return (node id, epoch) of the sender of a request. `partition` is the partition in the request.
 
     The sender is the candidate in a Vote request, otherwise the leader.
     """

@@ -116,7 +116,7 @@ def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
 
 
 def _read_values(records: Any, header: BatchHeader, timestamp: int) -> RecordColumns | None:
-    """Return the records if all of them have the same timestamp and none of them has a key or headers, else None."""
+    """Return the records if each of them has the timestamp `timestamp`, no key and no headers, else None."""
     if header.max_timestamp != timestamp:
         return None
     values = [

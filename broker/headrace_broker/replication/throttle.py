@@ -30,7 +30,10 @@ class ReplicationThrottle:
     # -- throttled replicas ------------------------------------------------------------------------------------------
 
     def set_throttled_replicas(self, topic: str, replicas: str, broker_id: int) -> None:
-        """Set the topic's throttled replicas. `replicas` is a list of partition:broker pairs, or * for all replicas."""
+        """Set which of the topic's replicas on this broker are throttled.
+
+        `replicas` is a list of partition:broker pairs, or * for all replicas. `broker_id` is the id of this broker.
+        """
         if replicas.strip() == "*":
             partitions = EVERY_PARTITION
         else:

@@ -188,7 +188,7 @@ class Broker:
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def start(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Open the logs, register, and serve requests. Raises StartError.
+        """Open the logs, register the broker, and call `serve` to accept connections. Raises StartError.
 
         Before this call, the node must have applied all committed metadata.
         """

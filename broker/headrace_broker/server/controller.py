@@ -71,7 +71,10 @@ class ControllerPolicy:
 
 
 class ControllerService:
-    """Makes and commits the controller's decisions while active. All methods run on the event loop."""
+    """Makes and commits the controller's decisions while this node is the active controller.
+
+    All methods run on the event loop.
+    """
 
     def __init__(
         self,

@@ -9,7 +9,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int, signal_number: int) -> bool:
-    """Ask the kernel to send a signal when the parent dies (Linux only). Returns False if the parent is dead."""
+    """Ask the kernel to send this process the signal `signal_number` when its parent dies (Linux only).
+
+    Returns False if the parent, the process `parent_pid`, is already dead.
+    """
     if sys.platform == "linux":
         import ctypes
 

@@ -124,7 +124,8 @@ def _parser() -> Parser:
 def producer_properties(options: argparse.Namespace, *, interactive: bool) -> dict[str, str]:
     """Return the producer's properties.
 
-    --command-property overrides --command-config, and the tool's other options override both.
+    --command-property overrides --command-config, and the tool's other options override both. `interactive`
+    means that a user types the lines in a terminal. In this case, linger.ms keeps the producer's default.
     """
     properties = properties_of(options.command_config, options.command_property)
     properties["bootstrap.servers"] = options.bootstrap_server

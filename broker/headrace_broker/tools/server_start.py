@@ -66,7 +66,10 @@ def _start_in_background(arguments: list[str], log: Path) -> int:
 
 
 def _is_ready(ready_fd: int) -> bool:
-    """Wait until the broker is ready. Return False if it exits or does not become ready in time."""
+    """Wait until the broker writes to the pipe `ready_fd`, which means that the broker is ready.
+
+    Return False if the broker exits or does not become ready in time.
+    """
     import select
 
     try:

@@ -35,7 +35,7 @@ class BrokerCommand:
 
 
 def parse_command(command: Sequence[str]) -> BrokerCommand | None:
-    """Parse a process's command line. Return None if it is not a broker, or if another process manages the broker."""
+    """Parse a process's command line. Return None unless the process is a broker that no other process manages."""
     arguments = _broker_arguments(command)
     if arguments is None or any(argument.partition("=")[0] in _OWNED for argument in arguments):
         return None

@@ -79,7 +79,7 @@ class Report:
 
 
 def describe(topic: TopicDescription, report: Report, live: Collection[int]) -> Iterator[str]:
-    """Yield the output lines for one topic."""
+    """Yield the lines to print for one topic, as selected by `report`. `live` contains the ids of the live brokers."""
     if not report.filters_partitions and (topic.configs or not report.only_overrides):
         yield _topic_line(topic)
     if not report.only_overrides:

@@ -243,7 +243,7 @@ class JoinRequests:
     ) -> None:
         """Handle a static member that rejoins without a member id.
 
-        The member receives a new member id, and its old member id is fenced.
+        The member receives the new member id `member_id`, and its old member id is fenced.
         """
         former_leader = group.leader_id or ""
         self._rebalancer.fence_pending_requests(group, member, out)

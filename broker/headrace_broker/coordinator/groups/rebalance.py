@@ -229,7 +229,7 @@ class Rebalancer:
     def reset_assignments_with_error(
         self, group: ClassicGroup, error: ErrorCode, now_ms: int, out: CoordinatorResult
     ) -> None:
-        """Discard the members' assignments and fail the pending SyncGroup requests."""
+        """Discard the members' assignments and fail the pending SyncGroup requests with `error`."""
         for member in group.members.values():
             member.assignment = b""
             sync, member.awaiting_sync = member.awaiting_sync, None

@@ -183,7 +183,10 @@ class _Cleaning:
     # Second pass
 
     def _groups(self, map_end_offset: int) -> list[tuple[list[LogSegment], int]]:
-        """Return (segments, end offset) for each group of segments. Each group is merged into one segment."""
+        """Return (segments, end offset) for each group of segments. Each group is merged into one segment.
+
+        The groups contain the segments that start before `map_end_offset`.
+        """
         by_base = {segment.base_offset: segment for segment in self._segments}
         sizes = [self._sizes(segment) for segment in self._segments if segment.base_offset < map_end_offset]
         following = [segment.base_offset for segment in self._segments[len(sizes) :]]

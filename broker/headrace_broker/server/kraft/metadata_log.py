@@ -195,7 +195,10 @@ class MetadataLog:
         return self.snapshots.ids[-1] if self.snapshots.ids else None
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """Return a snapshot's size and its bytes from byte `position` on, or None if there is no such snapshot."""
+        """Return (size of the snapshot, up to `size_bytes_max` of its bytes from `position` on).
+
+        Return None if there is no such snapshot.
+        """
         return self.snapshots.read_chunk(snapshot, position, size_bytes_max)
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:

@@ -85,7 +85,7 @@ class QuorumWatch:
             self._caught_up.set()
 
     def _check_voters(self) -> None:
-        """Check that the leader has the same voters. Nodes with different voters could elect two leaders."""
+        """Check that this node and the leader have the same voters, because otherwise two leaders could be elected."""
         leader_id = self._quorum.raft.leader_id
         is_unknown_leader = leader_id >= 0 and leader_id not in self._voters
         actual = frozenset((leader_id,)) if is_unknown_leader else self._quorum.log.voters

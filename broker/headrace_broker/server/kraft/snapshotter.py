@@ -57,7 +57,7 @@ class Snapshotter:
         self._writing: asyncio.Task[None] | None = None
 
     def on_commit(self) -> None:
-        """Write a snapshot if the limits require it. The quorum calls this method after every commit."""
+        """Write a snapshot if the limits in `SnapshotPolicy` require one. The quorum calls this after every commit."""
         if self._writing is None and self._is_due():
             self._writing = self._loop.create_task(self._write())
             self._writing.add_done_callback(self._on_write_done)

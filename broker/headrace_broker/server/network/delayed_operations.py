@@ -102,9 +102,9 @@ class DelayedOperations:
         return due
 
     def _complete_produces(self, key: Hashable, end_offset: int) -> list[DelayedOperation]:
-        """Return the produces whose last pending partition has now reached its required offset.
+        """Return the produces that complete because `key`, their last pending partition, has reached `end_offset`.
 
-        The produces are ordered by this offset.
+        The produces are ordered by their required offset.
         """
         waiting = self._produces.get(key)
         if waiting is None:
@@ -124,7 +124,7 @@ class DelayedOperations:
         return due
 
     def force_complete(self, key: Hashable) -> list[DelayedOperation]:
-        """Complete every operation that watches this key, because the partition was deleted or has a new leader."""
+        """Remove and return every operation that watches `key`, for example because its partition was deleted."""
         due = [*self._by_key.get(key, ()), *(operation for _, _, operation in self._produces.get(key, ()))]
         for operation in due:
             self._remove(operation)

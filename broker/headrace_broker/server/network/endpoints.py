@@ -25,7 +25,7 @@ class Listener:
 
 
 def parse_protocol_map(text: str | None, errors: list[str]) -> Mapping[str, str]:
-    """Parse listener.security.protocol.map into {listener name: security protocol}.
+    """Parse listener.security.protocol.map into {listener name: security protocol}. Append errors to `errors`.
 
     As in Kafka, a listener whose name is a security protocol uses this protocol by default.
     """

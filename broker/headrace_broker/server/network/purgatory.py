@@ -41,8 +41,9 @@ class Purgatory:
     ) -> DelayedOperation:
         """Call `complete` once: when the operation can complete, or after `wait_ms`.
 
-        A fetch can complete when the data of `keys` has grown by `missing_bytes`. A produce can complete when each key
-        has reached its offset in `required_offsets`.
+        `keys` identify the partitions or the fetch session that the operation waits for. A fetch can complete when
+        `missing_bytes` more bytes are available to read. A produce can complete when each partition has reached its
+        offset in `required_offsets`.
         """
         operation = DelayedOperation(
             complete,
@@ -63,7 +64,7 @@ class Purgatory:
         self._complete_soon(self._operations.try_complete(key, end_offset, size_bytes))
 
     def force_complete(self, key: Hashable) -> None:
-        """Once the caller returns, complete all operations on this partition, which was deleted or has a new leader."""
+        """Once the caller returns, complete all operations on `key`, for example because its partition was deleted."""
         self._complete_soon(self._operations.force_complete(key))
 
     def force_complete_now(self, key: Hashable) -> None:

@@ -26,7 +26,7 @@ DEFAULT_BYTES_MAX = 1024 * 1024 * 1024
 
 
 class MemoryPoolUser(Protocol):
-    """The methods of a connection that the pool calls."""
+    """The methods that the memory pool calls on a connection."""
 
     def release_idle_buffer(self) -> None:
         """Shrink the receive buffer if it is empty."""

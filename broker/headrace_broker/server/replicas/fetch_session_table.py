@@ -97,8 +97,9 @@ class FetchSessionTable:
     ) -> None:
         """Mark the partition dirty in the sessions of followers that are not throttled.
 
-        `size_bytes` is the size of the appended records. The sessions of consumers are updated when the high watermark
-        advances.
+        `size_bytes` is the size of the appended records. `is_throttled` returns whether a follower, given by its broker
+        id, is throttled. If it is None, no follower is throttled. The sessions of consumers are updated when the high
+        watermark advances.
         """
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:

@@ -317,7 +317,7 @@ class ReplicaFetcher:
                 await self._handle_partition(*item)
 
     def _followed_partitions(self, response: FetchResponse) -> Iterator[_PartitionResponse]:
-        """Yield the response's partitions that are still fetched in the leader epoch of the request, and no others."""
+        """Yield the partitions in the response, but skip those that are no longer fetched in the same leader epoch."""
         for topic in response.responses:
             held = self._broker.partitions.by_id.get(topic.topic_id, {})
             for partition_data in topic.partitions:
