@@ -459,7 +459,7 @@ def _committed_spans(
     """Return slices of `records` without the batches of aborted transactions (KIP-98), and the next fetch offset.
 
     The next fetch offset is the offset after the last batch, or `from_offset` if `records` contains no batch. `aborted`
-    lists (producer id, first offset) of each aborted transaction, which ends at the abort marker of its producer.
+    lists (producer id, first offset) of each aborted transaction. The transaction ends at the producer's abort marker.
     """
     starts = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()

@@ -43,8 +43,8 @@ class RetriableBatchErrors:
     def error_to_return(self, partition: Hashable, error: ApiError) -> ApiError:
         """Return the error to send to the producer of a batch that failed with `error`.
 
-        This is `error` itself, with one exception: if `error` is OUT_OF_ORDER_SEQUENCE_NUMBER and an earlier batch of
-        the partition failed with a retriable error, this is the error of the earlier batch.
+        This is `error` itself, with one exception: if `error` is OUT_OF_ORDER_SEQUENCE_NUMBER because an earlier batch
+        of the partition failed with a retriable error, this is the error of the earlier batch.
         """
         if error.code in _RETRIABLE:
             # Drop the traceback: it would keep the request and its receive buffer in memory.
