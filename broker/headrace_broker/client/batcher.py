@@ -262,7 +262,10 @@ class Batcher:
             self._hand_over()
 
     def next_due_ms(self, can_send: Callable[[str, int], bool]) -> float | None:
-        """Return when `seal_due` has to run next, or None if no accumulated records can be sent."""
+        """Return when `seal_due` has to run next, or None if no accumulated records can be sent.
+
+        `can_send(topic, partition)` returns whether a batch of the partition can be sent immediately.
+        """
         if not self._accumulators:
             return None
         opened = (accumulator.opened_ms for key, accumulator in list(self._accumulators.items()) if can_send(*key))

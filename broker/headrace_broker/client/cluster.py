@@ -503,9 +503,9 @@ class Cluster:
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:
-        """Return a connection to a group's coordinator. Fetch requests use other connections.
+        """Return the connection to a group's coordinator that is used for `purpose`.
 
-        Raises ClientError.
+        Each purpose has its own connection, so that a Fetch request does not delay group requests. Raises ClientError.
         """
         node_id = await self.coordinator(group_id)
         try:

@@ -179,11 +179,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def oldest_request(self) -> tuple[int, int] | None:
-        """The oldest request in flight, as (correlation id, number of received bytes of its response).
+        """The oldest request in flight, as (correlation id, a number that shows the progress of its response).
 
-        Only bytes in the frame are counted, so the number is 0 before the response begins and for a short response. The
-        result is None if no request is in flight, or if the oldest request is a JoinGroup or SyncGroup request, because
-        the response to such a request waits for other members.
+        The number changes whenever the next bytes of a long response arrive. The result is None if no request is in
+        flight. It is also None if the oldest request is a JoinGroup or SyncGroup request, because the response to such
+        a request waits for other members.
         """
         if not self._in_flight or self._in_flight[0].api_key in _WAITING_FOR_GROUP_MEMBERS:
             return None

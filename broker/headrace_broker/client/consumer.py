@@ -292,9 +292,9 @@ class Consumer:
                 pass  # the next iteration checks for records once more, and then returns
 
     def _drain_chunks(self, limit: int | None) -> list[FetchedChunk]:
-        """Return all prefetched chunks.
+        """Return all prefetched chunks, or at most one chunk if the poll has a record limit (`limit`).
 
-        With a `limit`, return one chunk, or no chunk while an earlier chunk has unread records.
+        If the poll has a record limit, return no chunk while an earlier chunk has unread records.
         """
         chunks: list[FetchedChunk] = []
         if limit is not None and self._ready_leftovers():

@@ -460,9 +460,10 @@ class FetchCore:
 def _committed_spans(
     records: memoryview, from_offset: int, aborted: Sequence[tuple[int, int]]
 ) -> tuple[list[memoryview], int]:
-    """Return the spans without the batches of aborted transactions (KIP-98), and the offset after the last batch.
+    """Return slices of `records` without the batches of aborted transactions (KIP-98), and the next fetch offset.
 
-    An aborted transaction ends at the abort marker of its producer.
+    The next fetch offset is the offset after the last batch, or `from_offset` if `records` contains no batch. `aborted`
+    lists (producer id, first offset) of each aborted transaction. The transaction ends at the producer's abort marker.
     """
     starts = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()

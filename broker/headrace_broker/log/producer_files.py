@@ -31,9 +31,11 @@ class RecentSnapshots:
         self._batches_left = _BATCHES_PER_SNAPSHOT_MIN
 
     def on_append(self, batches: int, producers: ProducerStateManager, high_watermark: int) -> None:
-        """Count `batches` appended batches, and create a snapshot once there are enough of them.
+        """Count `batches` appended batches. After many batches, store a snapshot of `producers`.
 
-        There are enough when replaying the batches since the last snapshot would take longer than creating a snapshot.
+        A snapshot is due when replaying the batches since the last snapshot would take longer than creating a snapshot.
+        If the newest snapshot is above `high_watermark`, no snapshot is stored, because the older of the two stored
+        snapshots must not be above the high watermark.
         """
         self._batches_left -= batches
         if self._batches_left <= 0:

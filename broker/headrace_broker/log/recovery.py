@@ -171,7 +171,7 @@ def _recover_segment(
     All offsets in the segment must be below `limit`, for example the base offset of the next segment. Returns (offset
     after the last valid batch, whether all batches are valid). If a batch is invalid, `drop_following` drops the later
     segments before this segment is truncated. If the broker crashes between the two steps, the next start finds the
-    invalid batch again.
+    invalid batch again. If `is_last` is set, an incomplete last batch is logged as a warning and not as an error.
     """
     segment.reset_indexes()
     next_offset = segment.base_offset

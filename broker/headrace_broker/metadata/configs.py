@@ -248,7 +248,10 @@ def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None
 
 
 def _check_min_isr_is_kept(resource: _Resource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise ApiError INVALID_CONFIG if the cluster-wide min.insync.replicas is removed (see `metadata.cluster`)."""
+    """Raise ApiError INVALID_CONFIG if the cluster-wide min.insync.replicas is removed (see `metadata.cluster`).
+
+    `before` and `after` contain the configs of `resource` before and after the change.
+    """
     name = "min.insync.replicas"
     if resource.kind == BROKER_RESOURCE and resource.name == CLUSTER_WIDE and name in before and name not in after:
         raise _error(resource, f"{name} cannot be removed: set another value instead")

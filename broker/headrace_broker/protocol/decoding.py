@@ -203,7 +203,7 @@ class DecoderSource(Source):
                 self._elements(element, target, count)
 
     def _compact_integers(self, kind: str, target: str, *, nullable: bool) -> None:
-        """Generate code that reads a compact array of integers into `target`.
+        """Generate code that reads a compact array of integers of the type `kind` into `target`.
 
         A short array is unpacked by a function that raises an error if the buffer is too short. A long array is
         unpacked only after its length has been compared with the bytes left in the buffer.

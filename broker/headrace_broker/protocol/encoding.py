@@ -75,9 +75,10 @@ class EncoderSource(Source):
             self.line(f"{self._append}({self.name('pack', packer(letters))}({values}))", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Generate code that writes a length in the `struct` format `letter`, or as a varint in flexible versions.
+        """Generate code that writes the length that the variable named `variable` contains.
 
-        In flexible versions, `variable` contains the length plus 1.
+        The length is encoded in the `struct` format `letter`, or as a varint in flexible versions. In flexible
+        versions, the variable contains the length plus 1.
         """
         if not self._flexible:
             self.defer(letter, variable)

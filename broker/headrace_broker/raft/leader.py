@@ -52,7 +52,7 @@ class _DelayedFetch:
 
 
 class Leader(Role):
-    """The leader of `raft.epoch`."""
+    """The role of the quorum's leader in the epoch `raft.epoch`."""
 
     def __init__(self, raft: Raft, granted: Iterable[int], now_ms: int) -> None:
         super().__init__(raft)

@@ -46,9 +46,10 @@ class Role:
         """Run the timers that have expired."""
 
     def on_response(self, node_id: int, request: Request[Any], partition: Any | None, now_ms: int) -> None:
-        """Handle a response. `partition` is None if the request failed.
+        """Handle the response of `node_id` to `request`.
 
-        `core.Raft` has already applied the response's epoch and leader id.
+        `partition` is the metadata partition's part of the response, or None if the request failed. `core.Raft` has
+        already applied the response's epoch and leader id.
         """
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:

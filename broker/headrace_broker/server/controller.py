@@ -186,8 +186,8 @@ class ControllerService:
         """End the session of a broker's previous incarnation immediately if the process of that incarnation is dead.
 
         A broker that restarts quickly then does not have to wait until the old session expires. If this node's own
-        broker registers, the previous process of this node is dead. If a registration with this node's broker id
-        arrives over the network, it comes from another process, and this method keeps the session.
+        broker registers (`is_local`), the previous process of this node is dead. If a registration with this node's
+        broker id arrives over the network, it comes from another process, and this method keeps the session.
         """
         known = None if self._controller is None else self._controller.image.brokers.get(broker_id)
         if known is None or known.incarnation_id == incarnation_id or not known.endpoints:

@@ -142,7 +142,8 @@ def format_directories(
 ) -> list[tuple[str, bool]]:
     """Format the unformatted directories. Raises StartError.
 
-    Return (path, whether this call formatted the directory) for each directory.
+    If `cluster_id` is None, use the cluster id of the formatted directories, or a new id if none is formatted. Return
+    (path, whether this call formatted the directory) for each directory.
     """
     directories = [LogDirectory(storage, path) for path in paths]
     before = [storage.exists(f"{item.path}/{META_PROPERTIES_FILE}") for item in directories]

@@ -61,8 +61,8 @@ class LogConfigProvider:
 def controller_topic_configs(defaults: Mapping[str, str]) -> TopicConfigs:
     """Return min.insync.replicas and unclean.leader.election.enable of topics, as the controller uses them.
 
-    min.insync.replicas comes from the metadata log only, never from a file, because partition leaders must use the same
-    value: see `metadata.cluster`.
+    `defaults` contains the configs of the controller's properties file. min.insync.replicas in this file is ignored and
+    comes from the metadata log only, because partition leaders must use the same value: see `metadata.cluster`.
     """
     configs = LogConfigProvider({name: value for name, value in defaults.items() if name != MIN_INSYNC_REPLICAS})
     return TopicConfigs(

@@ -165,7 +165,11 @@ class Node:
         return node
 
     async def open(self, cluster_id: str | None = None) -> None:
-        """Start this node; called by `start`. Raises StartError."""
+        """Start this node; called by `start`. Raises StartError.
+
+        Unformatted directories are formatted with `cluster_id`. If `cluster_id` is None, they are formatted with the
+        cluster id of the formatted directories, or with a new id.
+        """
         storage = self.environment.storage
         config = self.config
         must_be_formatted = None if set(config.voters) == {self.node_id} else config.metadata_dir

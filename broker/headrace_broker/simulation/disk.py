@@ -119,7 +119,7 @@ class SimulatedDisk:
             self._overwritten[path] = None
 
     def note_truncated(self, path: str, size: int) -> None:
-        """Track a truncation of a file."""
+        """Track a truncation to `size` bytes. The truncation is not durable until the file is synced."""
         self._truncated_to[path] = min(size, self._truncated_to.get(path, size))
 
     def note_synced(self, path: str) -> None:

@@ -353,7 +353,10 @@ class _SimulatedTransport(asyncio.Transport):
             self.network._reset_later(end)
 
     def _end_stream(self) -> None:
-        """End the stream after the queued data. If no data is queued, reset the peer's end immediately."""
+        """End the stream after the queued data.
+
+        If no data is queued, reset the peer's end of the connection, unless the link is blocked.
+        """
         network, peer = self.network, self.peer
         if self._outgoing:
             if not self._is_closing:

@@ -181,7 +181,7 @@ class Workload:
                 await asyncio.sleep(0.1)
 
     async def _read(self, name: str) -> None:
-        """Read every partition from offset 0; check that no record is missing or has changed."""
+        """Read every partition from offset 0 as client `name`; check that no record is missing or has changed."""
         consumer = await self._open(Consumer, self._consumer_config(name))
         consumer.assign(self.partitions)
         positions = dict.fromkeys(self.partitions, 0)
@@ -297,7 +297,7 @@ class Workload:
         )
 
     async def _administer(self, name: str) -> None:
-        """Create, delete and recreate topics, delete records, and request leader elections."""
+        """Create, delete and recreate topics, delete records, and request leader elections, as client `name`."""
         rng = Random(f"{self.cluster.seed} {name}")
         admin = await self._open(Admin, self._config("admin", name))
         topics = self.history.topics
@@ -333,7 +333,7 @@ class Workload:
             pass
 
     async def _write_unreliably(self, name: str) -> None:
-        """Write to topics that may be deleted or lose records. A failed write is not retried."""
+        """Write as client `name` to topics that may be deleted or lose records. A failed write is not retried."""
         rng = Random(f"{self.cluster.seed} {name}")
         producer = await self._open(Producer, self._config("producer", name, acks="all", delivery_timeout_ms="3000"))
         written: set[asyncio.Future[Any]] = set()
@@ -369,7 +369,7 @@ class Workload:
     # -- the end of the run ------------------------------------------------------------------------------------------
 
     async def _audit(self, name: str) -> None:
-        """Read every partition from offset 0 to the log end offset with a new client."""
+        """Read every partition from offset 0 to the log end offset with the new client `name`."""
         consumer = await self._open(Consumer, self._consumer_config(name, client_rack=""))
         consumer.assign(self.partitions)
         ends = await self._log_end_offsets(consumer)

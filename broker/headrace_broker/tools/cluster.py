@@ -70,7 +70,8 @@ async def _run_action(options: argparse.Namespace) -> int:
 def endpoints(description: ClusterDescription, kind: str, *, shows_state: bool) -> list[str]:
     """Return the output lines of list-endpoints; the columns are as wide as the longest host and rack.
 
-    `kind` is the value of the column ENDPOINT_TYPE.
+    `kind` is the value of the column ENDPOINT_TYPE. If `shows_state` is set, the column STATE contains `fenced` or
+    `unfenced`.
     """
     rows = [("ID", "HOST", "PORT", "RACK", *(("STATE",) if shows_state else ()), "ENDPOINT_TYPE")]
     for node in sorted(description.nodes, key=lambda node: node.node_id):

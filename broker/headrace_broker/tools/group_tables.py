@@ -57,7 +57,10 @@ def _shown(number: int | None) -> object:
 
 
 def offsets_table(group: str, rows: Sequence[OffsetRow], *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --offsets`; the first line is empty."""
+    """Return the lines for `--describe --offsets`; the first line is empty.
+
+    If `verbose` is set, the lines contain the column LEADER-EPOCH.
+    """
     header: list[object] = ["GROUP", "TOPIC", "PARTITION"]
     header += ["LEADER-EPOCH"] if verbose else []
     header += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]

@@ -355,7 +355,7 @@ def _read(broker: Broker, connection: Connection, request: FetchRequest, version
 
 
 def _read_steps(broker: Broker, request: FetchRequest, version: int, reads: _PartitionReads) -> Iterator[None]:
-    """Read the requested partitions, one chunk per iteration."""
+    """Read the requested partitions into `reads`; yield after every `_PARTITIONS_PER_CHUNK` partitions."""
     left_in_chunk = _PARTITIONS_PER_CHUNK
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     for topic in request.topics:
@@ -468,7 +468,7 @@ def _find_partition(broker: Broker, topic: FetchTopic, index: int, version: int)
 
 
 def _diverging(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
-    """Return the diverging epoch for the client's last fetched epoch (KIP-595), or None if the logs do not diverge."""
+    """Return the diverging epoch (KIP-595), or None if the client's log does not diverge from this broker's log."""
     if wanted.last_fetched_epoch < 0:
         return None
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)

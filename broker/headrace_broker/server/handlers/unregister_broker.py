@@ -18,6 +18,6 @@ IS_FORWARDED = True
 
 
 async def handle(context: RequestContext, request: UnregisterBrokerRequest, version: int) -> UnregisterBrokerResponse:
-    """Remove the registration."""
+    """Remove the registration of the broker that the request names."""
     await context.controller.unregister(request.broker_id)
     return UnregisterBrokerResponse(error_message=None)

@@ -111,7 +111,10 @@ class MetadataLog:
         return sorted({offset_of(name) for name in names if name.endswith(suffixes)})
 
     def _check_for_corruption(self) -> None:
-        """Raise StartError before recovery truncates committed records that no snapshot contains."""
+        """Raise StartError if a segment with records after the latest snapshot is corrupt or incomplete.
+
+        Otherwise, recovery would truncate these records, although they may be committed.
+        """
         covered = self._snapshot[0] if self._snapshot is not None else 0
         bases = self._segment_bases((LOG_SUFFIX, *INDEX_SUFFIXES))
         for base, end in zip(bases, [*bases[1:], None], strict=False):

@@ -226,7 +226,11 @@ class BrokerLifecycle:
             pass  # it is time for the next heartbeat
 
     async def controlled_shutdown(self, timeout_ms: int) -> bool:
-        """Ask the controller to move leadership to other brokers. Return whether the controller confirmed in time."""
+        """Ask the controller to move leadership to other brokers, and wait until the controller confirms.
+
+        Return False if the controller does not confirm within `timeout_ms`. If a majority of the quorum's voters goes
+        down during the wait, return True immediately.
+        """
         if self._heartbeat_task is None:
             return False
         self._wants_shutdown = True
@@ -241,7 +245,10 @@ class BrokerLifecycle:
         return True
 
     def on_majority_lost(self) -> None:
-        """Stop waiting for the controller's confirmation, because without a majority no controller can confirm."""
+        """End the wait in `controlled_shutdown`.
+
+        Without a majority of the quorum's voters, no controller can confirm the shutdown.
+        """
         if self._wants_shutdown:
             self._shutdown_allowed.set()
 

@@ -37,7 +37,10 @@ class SuspectedBrokers:
         self._changed = asyncio.Event()
 
     def suspect(self, broker_id: int, image: MetadataImage) -> None:
-        """Suspect a broker because its connection was closed."""
+        """Mark a broker as suspected dead, because its connection was closed.
+
+        A broker that is fenced in `image`, or is not in `image`, is ignored.
+        """
         broker = image.brokers.get(broker_id)
         if broker is not None and not broker.fenced:
             self._suspects[broker_id] = (broker.epoch, self._loop.time() + _RESOLVE_TIMEOUT_S)

@@ -72,7 +72,7 @@ class Collector:
         self._fetch_rates: dict[int, Rate] = {}
 
     async def page(self) -> bytes:
-        """Build the page."""
+        """Return the metrics page of the node as encoded text."""
         page, node = MetricsPage(), self._node
         _process(page)
         _server(page, node, self._started_ms)

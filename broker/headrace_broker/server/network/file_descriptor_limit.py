@@ -34,7 +34,7 @@ class FileDescriptorBudget:
 
 
 def file_descriptor_budget() -> FileDescriptorBudget:
-    """Return the budget under this process's limit."""
+    """Divide this process's limit on file descriptors (`ulimit -n`) between connections and log segments."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return FileDescriptorBudget.for_limit(_LIMIT_MAX if soft == resource.RLIM_INFINITY else soft)
 

@@ -50,9 +50,10 @@ def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
 
 
 def _group_duplicates(request: Any, field: str) -> Any:
-    """Return a copy of the request in which equal-named items of `field` form a list, which counts as one item.
+    """Return a copy of the request in which all items of `field` with the same name are combined into one list.
 
-    A list has at most two items, because two are enough for the handler to reject the name.
+    `_split_node` counts a list as one item, so it does not separate duplicates. A list has at most two items, because
+    two are enough for the handler to reject the name.
     """
     by_name: dict[Hashable, list[Any]] = {}
     for item in getattr(request, field) or ():
@@ -71,7 +72,10 @@ def _has_failed(response: Any) -> bool:
 
 
 def _split_node(node: Any, items: tuple[str, ...], items_max: int) -> Iterator[tuple[Any, int]]:
-    """Split a message: yield copies of `node` with some of its items each, and the number of items in each copy."""
+    """Split `node` into copies with at most `items_max` items each; yield (copy, number of its items).
+
+    `items` contains the names of the nested arrays that contain the items, the outermost array first.
+    """
     children = getattr(node, items[0])
     if not children:
         yield node, 1
@@ -174,7 +178,8 @@ class LargeRequests:
     ) -> Result:
         """Decode a request with `read`, handle it in parts, and encode the response with `write`.
 
-        `read` and `write` run in the thread. The first of `splits` whose items are in the request determines the parts.
+        `read` and `write` run in another thread. Each of `splits` names arrays of the request. The request is split by
+        the first of `splits` for which the request contains items.
         """
         async with self._requests:
             with self._gc_paused():
@@ -201,7 +206,7 @@ class LargeRequests:
         return write(response)
 
     async def run_in_executor(self, work: Callable[[], Result]) -> Result:
-        """Run `work` in the thread. `work` must do no I/O."""
+        """Run `work` in the thread that encodes and decodes messages. `work` must do no I/O."""
         with self._gc_paused():
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 

@@ -110,7 +110,11 @@ class RequestMemoryPool:
 
 
 def request_memory_limit(configured: int) -> int:
-    """Return the size of the pool for a value of `queued.max.request.bytes`."""
+    """Return the size of the request memory pool in bytes.
+
+    `configured` is the value of `queued.max.request.bytes`. If it is not positive, the size depends on the memory of
+    the machine or container.
+    """
     return configured if configured > 0 else min(DEFAULT_BYTES_MAX, _memory_bytes() // 4)
 
 

@@ -41,7 +41,11 @@ class RetriableBatchErrors:
         return bool(self._errors)
 
     def error_to_return(self, partition: Hashable, error: ApiError) -> ApiError:
-        """Return the error for the response to a batch that failed with `error`."""
+        """Return the error to send to the producer of a batch that failed with `error`.
+
+        This is `error` itself, with one exception: if `error` is OUT_OF_ORDER_SEQUENCE_NUMBER because an earlier batch
+        of the partition failed with a retriable error, this is the error of the earlier batch.
+        """
         if error.code in _RETRIABLE:
             # Drop the traceback: it would keep the request and its receive buffer in memory.
             self._errors[partition] = (error.with_traceback(None), _IN_FLIGHT_MAX - 1)

@@ -405,7 +405,10 @@ class ReplicaFetcher:
             self._back_off(partition)
 
     def _resume_when_synced(self, partition: Partition, epoch: int) -> None:
-        """Back off a truncated partition until the truncation is synced; other partitions continue."""
+        """Pause fetching of a truncated partition, and resume it in leader epoch `epoch` when the truncation is synced.
+
+        Other partitions are still fetched.
+        """
         if partition.log.unsynced_truncation is None:
             return
 

@@ -138,7 +138,7 @@ class Replication:
             self.fetchers[leader].remove(partition)
 
     def suspect_disconnected_leaders(self, leaders: Collection[int]) -> None:
-        """Suspect each of these leaders that has closed its connection to this broker's fetcher."""
+        """Mark each of these leaders as suspected dead if it has closed its connection to this broker's fetcher."""
         for leader_id, fetcher in self.fetchers.items():
             if leader_id in leaders and fetcher.has_leader_disconnected():
                 self._broker.suspected_brokers.suspect(leader_id, self._broker.image)
