@@ -79,7 +79,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def produce(broker: BrokerProcess, prefix: str) -> set[str]:
-    """Write records to all partitions, and return their values."""
+    """Write records to all partitions, and return their values, which begin with `prefix`."""
     producer = Producer({"bootstrap.servers": broker.address})
     values = [f"{prefix}{number}" for number in range(RECORDS)]
     for number, value in enumerate(values):
