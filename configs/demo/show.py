@@ -40,7 +40,7 @@ Update = Callable[[ProgressCounts, float], None]
 
 @contextmanager
 def bars(console: Console, expected: int) -> Iterator[Update]:
-    """Show three progress bars, for a terminal."""
+    """Show the progress as three bars, if the output is a terminal. `expected` is the final number of rows."""
     text, count = TextColumn("{task.description:<18}"), TextColumn("{task.fields[count]}")
     bar = BarColumn(bar_width=32, complete_style="cyan", finished_style="green")  # color names work in any terminal
     with Progress(text, bar, count, TimeElapsedColumn(), console=console) as progress:
@@ -57,7 +57,10 @@ def bars(console: Console, expected: int) -> Iterator[Update]:
 
 @contextmanager
 def plain_lines(console: Console, expected: int) -> Iterator[Update]:
-    """Print a line every two seconds, for files and pipes."""
+    """Show the progress as a line every two seconds, if the output is a file or a pipe.
+
+    `expected` is the final number of rows.
+    """
     printed_at = [-PLAIN_INTERVAL_S]
 
     def update(counts: ProgressCounts, seconds: float) -> None:

@@ -24,7 +24,7 @@ Count = Callable[[], Counts]
 
 
 class Topics:
-    """Counts records by the end offsets of the topics, which have one partition each."""
+    """Counts the records of each topic. A topic has only one partition, and its end offset is the number of records."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "demo", "log_level": 0})

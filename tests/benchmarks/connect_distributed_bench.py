@@ -150,7 +150,8 @@ def _pipeline(
 ) -> None:
     """Measure `connectors` sources that write one topic each, and then `connectors` sinks that read these topics.
 
-    Each connector uses the converter configuration `converter` and the first `smts` transforms.
+    Each connector uses the converter configuration `converter` and the first `smts` transforms. `what` describes
+    the pipeline in the results.
     """
     is_string = converter == FORMATS["String"]
     topics = [_create_topic(address) for _ in range(connectors)]
@@ -312,7 +313,10 @@ def _row(name: str, compared: Sequence[System]) -> Row:
 
 
 def _goal(what: str) -> tuple[float | None, bool]:
-    """Return (goal for the ratio of headrace's value to Kafka's value, whether larger values are better)."""
+    """Return (goal, whether larger values are better) for the measurement `what`.
+
+    The goal is for the ratio of headrace's value to Kafka's value.
+    """
     if what.endswith("CPU"):
         return 0.3, False
     if what.startswith("source"):

@@ -164,7 +164,10 @@ def _of_kafka(properties: dict[str, str]) -> dict[str, str]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-    """Poll until the condition is true. Polling is necessary because the REST API reports no events."""
+    """Poll until the condition is true. Polling is necessary because the REST API reports no events.
+
+    On a timeout, raises a RuntimeError that contains `what`, a description of the condition.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -73,7 +73,7 @@ def _measure_both(
     rounds: int,
     report: Callable[[str], None],
 ) -> list[Row]:
-    """Measure JSON without schemas and JSON with schemas."""
+    """Measure the copy of the table to a topic, first as JSON without schemas and then as JSON with schemas."""
     results = []
     for schemas in (False, True):
         ours, theirs = [], []
@@ -165,9 +165,10 @@ def _first_record(
     report: Callable[[str], None],
     fill: Callable[[str, str], None],
 ) -> list[Row]:
-    """Measure the time from the commit of all rows to the first record in the topic.
+    """Measure the time from the commit of a transaction to the first record of its rows in the topic.
 
-    The connector queries the table every 10 ms, so the time includes a wait of up to 10 ms for the next query.
+    `fill(table, condition)` copies the rows that match `condition` to `table` in one transaction. The connector queries
+    the table every 10 ms, so the time includes a wait of up to 10 ms for the next query.
     """
     measured = []
     for number in range(rounds):

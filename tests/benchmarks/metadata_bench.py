@@ -37,7 +37,7 @@ _FLUSHES = "kafka_log_logflushstats_logflushrateandtimems"
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure first on the idle machine, then under load."""
+    """Measure the fdatasync latency first on the idle machine, then under load."""
     rows: list[Row] = []
     appends = max(200, int(APPENDS * rounds * scale))
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
@@ -99,7 +99,7 @@ def _quantile(values: list[float], quantile: float) -> float:
 def _full_load(address: str) -> Iterator[list[int]]:
     """Produce continuously while the block runs.
 
-    For each load that is acknowledged, append an item to the yielded list.
+    An item is appended to the yielded list whenever all messages of LOAD are acknowledged.
     """
     stopped, sent = threading.Event(), []
 

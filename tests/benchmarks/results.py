@@ -63,7 +63,10 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def save(area: str, rows: Sequence[Row], command: str) -> Path:
-    """Replace the saved results of an area, and return the path of the Markdown file."""
+    """Replace the saved results of an area, and return the path of the Markdown file.
+
+    `command` is the command that measured `rows`.
+    """
     about = {"date": dt.date.today().isoformat(), "command": command, "load generator": client_name(), **machine()}
     heading = "".join(f"- {name}: {value}\n" for name, value in about.items())
     note = "Values are medians; each ratio is headrace's value divided by the baseline's value of the same run."

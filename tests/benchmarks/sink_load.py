@@ -103,7 +103,7 @@ class Peak:
             self._peak_mb = max(self._peak_mb, memory(tree(self._pid)).pss_mb)
 
     def stop(self) -> float:
-        """Stop sampling. Return the highest value minus the first value, in MB."""
+        """Stop sampling. Return the highest memory use minus the memory use at the start, in MB."""
         self._stopping.set()
         self._thread.join()
         return self._peak_mb - self.before_mb

@@ -54,7 +54,7 @@ def roles(cluster: ClusterProcess, load: Load) -> tuple[int, int]:
 
 
 def bring_back(cluster: ClusterProcess, load: Load, node: int) -> None:
-    """Start a node again, and wait until it has caught up."""
+    """Start a node again, and wait until all replicas of the load's topic are in sync."""
     cluster.start_node(node)
     await_in_sync(cluster.bootstrap_servers, load.topic, 3)
 

@@ -267,7 +267,10 @@ class Recorded:
 
 
 def record(kind: type[DistributedWorker], kafka: str, directory: Path, group: str) -> Recorded:
-    """Run the scenario with a worker, stop the worker cleanly, and return the records of its internal topics."""
+    """Run the scenario with a worker, stop the worker cleanly, and return the records of its internal topics.
+
+    `kind` is the worker's class, and `kafka` is the address of the Apache Kafka broker.
+    """
     own = settings(group)
     with kind(directory / group, kafka, own) as worker:
         scenario = Scenario(worker, directory)

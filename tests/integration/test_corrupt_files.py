@@ -147,7 +147,10 @@ def test_replica_with_corrupt_files_fetches_the_damaged_records_again(
 def test_replica_fetches_records_again_after_its_files_were_deleted_while_the_broker_ran(
     node: NodeWithCorruptFiles, how: str, what: str
 ) -> None:
-    """A running node can still write to its deleted files. After a restart, the node's replica must leave the ISR."""
+    """The files that match `what` are deleted, and then the node is killed or stopped, as `how` says.
+
+    A running node can still write to its deleted files. After a restart, the node's replica must leave the ISR.
+    """
     path = node.file(what.format(topic=TOPIC))
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     node.shut_down(how)

@@ -76,7 +76,7 @@ class Writing(threading.Thread):
             number += 1
 
     def write(self, name: str) -> None:
-        """Write one file."""
+        """Write the file `name`.csv."""
         rows = [(name, str(row)) for row in range(self._rows)]
         partial = self._directory / f"{name}.tmp"
         partial.write_text("file,row\n" + "".join(f"{file},{row}\n" for file, row in rows))

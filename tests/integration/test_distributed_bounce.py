@@ -41,7 +41,10 @@ def test_database_and_file_connectors_lose_no_record_when_workers_and_brokers_ar
 
 
 def run(directory: Path, seconds: int, database: bool) -> None:
-    """Stop and kill workers and brokers for `seconds`. Then check what the topics, files and tables contain."""
+    """Stop and kill workers and brokers for `seconds`. Then check what the topics, files and tables contain.
+
+    If `database` is true, a JDBC source and a lakehouse sink run, too.
+    """
     print(f"seed {_SEED}: repeat with BOUNCE_SEED={_SEED} BOUNCE_SECONDS={seconds}", flush=True)
     cluster = ClusterProcess(directory / "cluster", 3, connect_bounce.BROKERS)
     with ExitStack() as stack:

@@ -44,13 +44,13 @@ class Server(Protocol):
     url: Mapping[str, str]
 
     def begin(self, change: str) -> None:
-        """Lock the table in order to change it."""
+        """Lock the table for `change`, the part of an ALTER TABLE statement after the table's name."""
 
     def is_waiting(self) -> bool:
         """Whether the source waits for the lock."""
 
     def end(self, values: str) -> None:
-        """Complete the change, insert a row and release the lock."""
+        """Complete the change, insert a row with `values` (such as "(2, 5)"), and release the lock."""
 
 
 class PostgresqlServer:
@@ -170,9 +170,10 @@ def running_task(props: Mapping[str, str]) -> Iterator[JdbcSourceTask]:
 def read_during_change(
     monkeypatch: pytest.MonkeyPatch, server: Server, task: JdbcSourceTask, change: str, values: str
 ) -> SourceBatch:
-    """Return the batch of a statement that waits for the end of a change of its table.
+    """Let the source query the table while another session changes it, and return the batch that the query reads.
 
-    The change begins after the source has read the columns and before it starts the statement.
+    The change begins after the source has read the columns and before it starts the query. The query waits until the
+    change is complete. `change` and `values` are passed to `server.begin` and `server.end`.
     """
     assert task.poll() is not None
     assert task.poll() is None

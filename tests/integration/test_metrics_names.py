@@ -28,7 +28,7 @@ def named(prefix: str, *names: str) -> set[str]:
 
 
 def meters(prefix: str, *names: str) -> set[str]:
-    """Return two names for each meter: jmx_exporter's name and Confluent's name."""
+    """Return two names for each meter: jmx_exporter's and Confluent's. Each name begins with `prefix`."""
     return {f"{prefix}{name}{ending}" for name in names for ending in ("_total", "persec")}
 
 

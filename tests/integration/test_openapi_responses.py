@@ -35,7 +35,10 @@ class DocumentedClient:
         """The ids of the operations that have returned a documented response other than an error."""
 
     def __call__(self, method: str, template: str, body: Any = None, query: str = "", **path: str) -> Any:
-        """Send a request to a path of the OpenAPI document. Return the JSON value of the response."""
+        """Send a request to the path `template` of the OpenAPI document, with the path parameters `path`.
+
+        Return the JSON value of the response.
+        """
         operation = self.document["paths"][template][method.lower()]
         if body is not None:
             self._check(operation["requestBody"]["content"]["application/json"]["schema"], body)

@@ -25,7 +25,10 @@ DURATIONS_S = [pytest.param(20, marks=pytest.mark.slow), pytest.param(600, marks
 
 
 def produce_for(cluster: ClusterProcess, duration_s: float) -> tuple[int, list[str]]:
-    """Produce records as fast as librdkafka can. Return (number of acknowledged records, errors)."""
+    """Produce records for `duration_s` seconds, as fast as librdkafka can.
+
+    Return (number of acknowledged records, errors).
+    """
     acknowledged, errors = 0, []
 
     def delivered(error: object, message: object) -> None:

@@ -45,7 +45,10 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def foreground(command: str, directory: Path, port: int, **overrides: str) -> Iterator[None]:
-    """Run a command that stays in the foreground. At the end, stop it as Ctrl-C does, and check that it exits."""
+    """Run a worker's command that stays in the foreground, with its REST server on `port`. Stop it at the end.
+
+    Each keyword argument becomes an option --override.
+    """
     overrides["listeners"] = f"http://127.0.0.1:{port}"
     words = command.partition("#")[0].split()
     words += [word for key, value in overrides.items() for word in ("--override", f"{key}={value}")]

@@ -125,9 +125,9 @@ def test_throttled_reassignment_stays_at_the_throttle_rate_and_does_not_slow_pro
 def test_leader_throttle_or_follower_throttle_alone_limits_the_replication_rate(
     cluster: ClusterProcess, tmp_path: Path, side: str, source: int, target: int
 ) -> None:
-    """The quota measures the rate of the last 11 s.
+    """Node 3 is the throttled node: as the leader, it sends to node 1, and as the follower, it receives from node 1.
 
-    The test throttles node 3, because it has had no throttled traffic before this test.
+    The quota measures the rate of the last 11 s, and node 3 has had no throttled traffic before this test.
     """
     create_topic_on(cluster, side, source)
     rate = f"{side}.replication.throttled.rate={BYTES_PER_S}"

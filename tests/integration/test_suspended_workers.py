@@ -79,7 +79,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def produce(broker: BrokerProcess, prefix: str) -> set[str]:
-    """Write records to all partitions, and return their values."""
+    """Write records to all partitions, and return their values, which begin with `prefix`."""
     producer = Producer({"bootstrap.servers": broker.address})
     values = [f"{prefix}{number}" for number in range(RECORDS)]
     for number, value in enumerate(values):
@@ -190,9 +190,9 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_while_it_calls_put
 def test_sink_task_continues_at_its_committed_offsets_when_its_worker_continues_before_its_session_has_expired(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """A worker is suspended between two confirmations of its task.
+    """The task regularly asks its worker whether it may run, and leaves its consumer group if there is no response.
 
-    The task then leaves its consumer group up to a third of session.timeout.ms earlier than the session expires.
+    This happens up to a third of session.timeout.ms before the session of the suspended worker expires.
     """
     file, expected = tmp_path / "file", set[str]()
 

@@ -37,7 +37,8 @@ def open_reader(data: bytes, form: str, is_gzip: bool, position: int, line: int)
 def read_with_restarts(data: bytes, form: str, is_gzip: bool, counts: list[int]) -> list[Any]:
     """Read all records and errors. After each batch, open the file again at the position where the batch ended.
 
-    `counts` lists the maximum number of records in each of the first batches.
+    `form` is the value of the configuration key `format`. `counts` lists the maximum number of records in each of the
+    first batches.
     """
     found: list[Any] = []
     position = line = 0

@@ -35,7 +35,7 @@ def decoded(data: list[bytes | None], *, as_text: bool) -> list[Any] | str:
 
 @st.composite
 def texts(draw: st.DrawFn) -> bytes:
-    """Generate JSON objects, some of which are invalid or have several lines."""
+    """Generate the text of a JSON object. Some texts are invalid or have several lines."""
     value = draw(st.dictionaries(st.text(max_size=3), schemaless(), max_size=3))
     text = json.dumps(value, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, None, 1])))
     data = bytearray(text.encode("utf-8", "surrogatepass"))

@@ -204,7 +204,10 @@ def create_connectors(worker: DistributedWorker, directory: Path) -> None:
 
 
 def wait_until_delivered(workers: Sequence[DistributedWorker], directory: Path, count: int) -> None:
-    """Wait until all connectors and tasks run, and the sinks have written the last line of each source file."""
+    """Wait until all connectors and tasks run, and the sinks have written the last line of each source file.
+
+    Each source file has `count` lines.
+    """
     for name, tasks in [*((name, 1) for name in NAMES), *((name, 2) for name in SINKS)]:
         wait_for(
             lambda n=name, t=tasks: is_running(workers[0], n, t),

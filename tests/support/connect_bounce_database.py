@@ -99,7 +99,7 @@ def create_pair(worker: DistributedWorker, directory: Path) -> None:
 
 
 def check_pair(worker: DistributedWorker, directory: Path, count: int) -> TableCheck:
-    """Wait until the Delta table contains the row with the highest id. Return the result of the check."""
+    """Wait until the Delta table contains the last row, whose id is `count`. Check all rows, and return the result."""
     wait_for(
         lambda: count in _ids(directory),
         f"{SINK} has written row {count}",

@@ -62,7 +62,10 @@ def worker_group(
 
 
 def owners(worker: Worker, name: str) -> dict[int | None, tuple[str, str]]:
-    """Return state and worker id of the connector (None) and of its tasks (by number)."""
+    """Return (state, worker id) of the connector `name` and of each of its tasks.
+
+    The keys are the task numbers, and None for the connector.
+    """
     try:
         status: Any = worker.status(name)
     except RestError:

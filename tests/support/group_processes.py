@@ -116,7 +116,10 @@ class GroupProcesses:
         return ["kcat", "-b", self._address, *options, "-u", "-f", _KCAT_FORMAT, "-G", self._group, self._topic]
 
     def await_(self, condition: Callable[[], bool], timeout_s: float, description: str) -> float:
-        """Wait until `condition()` is true. Return the time that this took, in seconds."""
+        """Wait until `condition()` is true. Return the time that this took, in seconds.
+
+        On a timeout, raises an AssertionError that contains `description`.
+        """
         started = time.monotonic()
         with self._changed:
             if not self._changed.wait_for(condition, timeout_s):

@@ -240,7 +240,7 @@ def retention_deletes_beyond_the_high_watermark() -> None:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mechanism that `apply` disables, the harness that runs the mutant, and a seed that catches it.
+    """A mutant: `apply` disables one mechanism, and a run of `harness` with the seed `seed` then fails.
 
     `faults` and `topics` restrict the faults and topics of the run. An empty string means no restriction.
     """

@@ -362,7 +362,10 @@ def _propose(cluster: RaftCluster, rng: Random) -> None:
 
 
 def run_seed(seed: int) -> None:
-    """Inject the seed's faults. Raises AssertionError if an invariant is violated or the quorum does not recover."""
+    """Run a quorum with the faults that `seed` determines.
+
+    Raises AssertionError if an invariant is violated, or if the quorum does not recover after the faults.
+    """
     rng = Random(seed)
     cluster = RaftCluster(seed, voters=rng.choice((1, 2, 3, 3, 3, 5)), observers=rng.choice((0, 0, 1)))
     entries_per_read = rng.choice((1, 3, 10))

@@ -69,7 +69,7 @@ class RecordedClients:
         """The committed offset of the group, by partition."""
 
     def start(self, producers: int = 3, members: int = 3) -> None:
-        """Start all clients."""
+        """Start `producers` producers, `members` group members, and the other clients."""
         self._senders = [self._thread(self._produce, f"producer-{number}") for number in range(1, producers + 1)]
         self._others = [self._thread(self._consume, f"member-{number}") for number in range(1, members + 1)]
         self._others += [self._thread(self._read_all, "consumer"), self._thread(self._query_offsets, "watcher")]

@@ -36,7 +36,7 @@ class Chunk:
         self._stop = stop
 
     def next_batch(self, records_max: int | None = None) -> Any:
-        """Return the next records, or None at the end."""
+        """Return the next records, at most `records_max` if it is not None. Return None at the end."""
         start, stop = self._start, self._stop
         if start >= stop:
             return None

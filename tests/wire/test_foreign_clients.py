@@ -206,7 +206,10 @@ def kcat_create(address: str, topic: str) -> None:
 
 
 def kcat_produce(address: str, topic: str, codec: str) -> None:
-    """Run kcat once for each sequence of records with equal headers, because one call accepts one set of headers."""
+    """Produce RECORDS with the compression codec `codec`.
+
+    kcat runs once for each sequence of records with equal headers, because one call accepts one set of headers.
+    """
     command = ["kcat", "-b", address, "-P", "-t", topic, "-p", "0", "-z", codec, "-Z", "-K", "\t"]
     start = 0
     while start < len(RECORDS):

@@ -411,7 +411,10 @@ def test_delete_records_advances_the_log_start_offset(client: RawClient, topic: 
 
 
 def metadata(client: RawClient, *names: str, create: bool = False, version: int = 12) -> list[tuple[str, int, int]]:
-    """Send a Metadata request. Return (name, error code, number of partitions) for each topic."""
+    """Send a Metadata request. Return (name, error code, number of partitions) for each topic.
+
+    `create` allows the broker to create missing topics.
+    """
     topics = [MetadataRequestTopic(name=name) for name in names]
     response = client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
     return [(item.name, item.error_code, len(item.partitions)) for item in response.topics]

@@ -46,7 +46,10 @@ def invalid_json_error(error: Exception) -> DataError:
 
 
 def from_json(schema: Schema | None, tree: Any, replace_null: bool) -> Any:
-    """Convert parsed JSON to a Connect value, in which each struct is a row (a tuple). Raises DataError."""
+    """Convert parsed JSON to a Connect value, in which each struct is a row (a tuple). Raises DataError.
+
+    If `replace_null` is true, a null is replaced with the default of its schema, if there is one.
+    """
     if schema is None:
         return without_schema(tree)
     if tree is None:

@@ -121,6 +121,7 @@ def _struct_decoder(schema: Schema, replace_null: bool) -> _ListDecoder:
     """Return a function that decodes JSON objects to struct columns.
 
     msgspec checks names, types and ranges. The columns of some types, for example logical types, are then converted.
+    `replace_null` has the same meaning as in `from_json`.
     """
     names = [field.name for field in schema.fields]
     fields: list[Any] = []
@@ -153,7 +154,10 @@ _MSGSPEC_TYPES: dict[Type, Any] = {
 
 
 def _field_plan(schema: Schema, replace_null: bool) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Return the type with which msgspec decodes a value, and the conversion of the result (or None)."""
+    """Return the type with which msgspec decodes a value, and the conversion of the result (or None).
+
+    `replace_null` has the same meaning as in `from_json`.
+    """
     if schema.default is not None or schema.name == DECIMAL_NAME or not schema.type.is_primitive:
         return msgspec.Raw, lambda raw: from_json(schema, parse(raw), replace_null)
     convert: Callable[[Any], Any] | None = float32 if schema.type is Type.FLOAT32 else None

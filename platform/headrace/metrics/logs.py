@@ -158,8 +158,8 @@ def check_level(level: str) -> None:
 def set_level(name: str, level: str, now_ms: int) -> list[str]:
     """Set the level of a logger and its child loggers; return their names. Raises KeyError for an unknown level.
 
-    For the root logger, only its own level is set: loggers with a level of their own keep it, and all others inherit
-    the root logger's level.
+    `now_ms` is stored as the time of the change. For the root logger, only its own level is set: loggers with a level
+    of their own keep it, and all others inherit the root logger's level.
     """
     number = LEVELS[level.upper()]
     if name in ROOT_NAMES:

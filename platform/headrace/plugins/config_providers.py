@@ -57,7 +57,7 @@ class FileConfigProvider(ConfigProvider[PathsConfig]):
         self._files: dict[Path, dict[str, str]] = {}
 
     def get(self, path: str, key: str) -> str | None:
-        """Return the value of a key in a properties file. Raises ConfigError if the file cannot be read."""
+        """Return the value of `key` in the properties file `path`. Raises ConfigError if the file cannot be read."""
         permitted = self._paths.resolve(path) if path else None
         if permitted is None:
             return None
@@ -86,7 +86,7 @@ class DirectoryConfigProvider(ConfigProvider[PathsConfig]):
         self._paths = _AllowedPaths(config.allowed_paths)
 
     def get(self, path: str, key: str) -> str | None:
-        """Return the content of a file in a directory. Raises ConfigError if the file cannot be read."""
+        """Return the content of the file `key` in the directory `path`. Raises ConfigError if reading it fails."""
         if not path or Path(key).name != key:
             return None
         permitted = self._paths.resolve(path)
@@ -123,7 +123,7 @@ class EnvVarConfigProvider(ConfigProvider[EnvVarConfig]):
             raise ConfigError("allowlist.pattern", config.allowlist_pattern, str(error)) from None
 
     def get(self, path: str, key: str) -> str | None:
-        """Return the value of an environment variable. Raises ConfigError if a path is given."""
+        """Return the value of the environment variable `key`. Raises ConfigError if `path` is not empty."""
         if path:
             raise ConfigError("config.providers", path, "Path is not supported for EnvVarConfigProvider")
         return os.environ.get(key) if self._allowed.fullmatch(key) else None

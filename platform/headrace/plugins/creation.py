@@ -31,12 +31,15 @@ def create_converter(plugin_class: Any, props: Mapping[str, str], which: str) ->
 
 
 def find_converter(name: str, which: str) -> type[Any]:
-    """Return the class of a converter or header converter. Raises PluginNotFoundError."""
+    """Return the class of a header converter if `which` is ``header``, otherwise of a converter.
+
+    Raises PluginNotFoundError.
+    """
     return registry.find("header_converter" if which == "header" else "converter", name)
 
 
 def converter_type_props(plugin_class: Any, which: str) -> dict[str, str]:
-    """Return ``converter.type`` and its value for a converter that has this key, otherwise an empty dict.
+    """Return ``{"converter.type": which}`` if the converter has the key ``converter.type``, otherwise an empty dict.
 
     The platform sets this key itself, as Connect does.
     """

@@ -73,7 +73,10 @@ class LimitedHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().pause_writing()
 
     def idle_since_s(self) -> float | None:
-        """Return when the worker began to wait for the client. Return None if it does not wait for the client."""
+        """Return the time at which the worker began to wait for the client, or None if the worker is not waiting.
+
+        The time is a value of `time.monotonic()`.
+        """
         if self.cycle is None or self.cycle.response_complete:
             return self.request_since_s
         if self.flow.write_paused:

@@ -30,7 +30,7 @@ LARGE_BODIES_SIZE_MAX = 32 << 20
 
 
 class _LargeBodies:
-    """The memory of the large bodies of all requests in progress."""
+    """Limits the memory that large request bodies use in total, over all requests in progress."""
 
     def __init__(self) -> None:
         self.used = 0

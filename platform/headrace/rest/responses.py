@@ -157,7 +157,7 @@ class RawPathMiddleware:
 
 
 def path_param(request: Request, part: str) -> str:
-    """Return a decoded path parameter."""
+    """Return the decoded path parameter with the name `part`."""
     return unquote(str(request.path_params[part]))
 
 

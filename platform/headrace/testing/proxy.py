@@ -121,7 +121,7 @@ class _Connection:
             each.transport.set_write_buffer_limits(high=0)  # drain() returns when everything has been sent
 
     async def run(self) -> None:
-        """Forward until one side closes its connection or a fault closes it."""
+        """Forward requests and responses until the client, the broker or a fault closes a connection."""
         tasks = [asyncio.ensure_future(_until_disconnect(work)) for work in (self._requests(), self._responses())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

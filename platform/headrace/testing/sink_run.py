@@ -53,7 +53,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class LostPut:
-    """A fault: put number `put` succeeds, but the platform receives a RetriableError and calls `put` again."""
+    """A fault: call number `put` of the method `put` succeeds, but the platform repeats it with the same records."""
 
     put: int
 

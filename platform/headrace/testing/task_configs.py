@@ -29,7 +29,7 @@ class ConnectorContext:
         self.errors: list[Exception] = []
 
     def request_task_reconfiguration(self) -> None:
-        """Count the connector's requests. The tasks are not reconfigured."""
+        """Count this request of the connector in `reconfigurations`. The tasks are not reconfigured."""
         self.reconfigurations += 1
 
     def raise_error(self, error: Exception) -> None:

@@ -46,7 +46,7 @@ class _Monitored:
     config: MonitoredConfig
 
     def called(self, what: str, connector: str, task: int | None = None) -> None:
-        """Append a call to the journal. Block if `blocks.in` names this call."""
+        """Append the call `what` (for example "task poll") to the journal. Block if `blocks.in` names this call."""
         line = json.dumps({"call": what, "connector": connector, "task": task, "pid": os.getpid()}) + "\n"
         with open(self.config.journal, "a", buffering=1) as file:
             file.write(line)

@@ -42,7 +42,7 @@ class Topic:
         self.listeners: list[Callable[[], None]] = []
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], writer: str) -> int:
-        """Append records. Return the offset of the first record."""
+        """Append the records of the worker `writer`. Return the offset of the first record."""
         first = self.end
         for key, value in records:
             record = LogRecord(self.end, key, value, self._kernel.now_ms, writer)

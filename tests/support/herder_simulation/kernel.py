@@ -71,7 +71,7 @@ class Kernel:
 
 
 class Scope:
-    """The events of one worker's process."""
+    """Runs the events of one worker: drops them if the worker crashes, and defers them while the worker is paused."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -120,7 +120,7 @@ class Timer:
 
 
 class Process:
-    """A generator that runs in a scope."""
+    """Runs a generator step by step: each `yield` waits for a delay or for a `Future`."""
 
     def __init__(self, scope: Scope, steps: Steps) -> None:
         self.done = Future()

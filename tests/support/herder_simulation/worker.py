@@ -121,7 +121,10 @@ class SimulatedWorker:
     # Requests to brokers
 
     def request(self, call: Callable[[], Any], timeout_ms: float = REQUEST_TIMEOUT_MS) -> Steps:
-        """Send a request to a broker. Return the result of the request. Raises NoResponseError."""
+        """Send a request to a broker, which handles the request with `call`. Return the result of `call`.
+
+        Raises NoResponseError if there is no response within `timeout_ms`.
+        """
         answer, rng = Future(), self.kernel.rng
         if self.is_unreachable:
             delay_ms = min(timeout_ms, REQUEST_TIMEOUT_MS) if rng.random() < 0.3 else 50

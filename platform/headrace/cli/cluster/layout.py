@@ -100,7 +100,8 @@ class ClusterLayout:
 def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_cluster_id: str) -> ClusterLayout:
     """Return the layout of the cluster in the directory, or of a new cluster if the directory is empty.
 
-    If the creation of the cluster was interrupted earlier, the caller must complete it. Raises ClusterError.
+    If `nodes` or `base_port` is None, the existing cluster's value or the default applies. If the creation of the
+    cluster was interrupted earlier, the caller must complete it. Raises ClusterError.
     """
     known = read_layout(directory) or _read(directory / _UNFINISHED_FILE)
     if known is None:

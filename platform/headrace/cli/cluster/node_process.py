@@ -114,7 +114,10 @@ class NodeProcess:
             await monitor_task
 
     async def _monitor(self, process: asyncio.subprocess.Process, ready: int) -> None:
-        """Update the node's state when the process starts to serve and when it exits."""
+        """Update the node's state when the process starts to serve and when it exits.
+
+        The process writes a line to the pipe `ready` when it starts to serve.
+        """
         line = await _read_line(ready)
         if line and self.state is NodeState.STARTING:
             self.address = line

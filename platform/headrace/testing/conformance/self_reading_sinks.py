@@ -83,7 +83,7 @@ class SelfReadingSinkConformance(Conformance):
         }
 
     def wait_for(self, condition: Callable[[], bool], description: str) -> None:
-        """Wait until a condition holds. Raises TimeoutError with the worker's log."""
+        """Wait until a condition holds. On a timeout, raise TimeoutError with `description` and the worker's log."""
         deadline = time.monotonic() + self.timeout_s
         while not condition():
             self.worker.status(NAME)
