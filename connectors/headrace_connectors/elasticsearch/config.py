@@ -360,7 +360,7 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Yield errors in combinations of keys."""
+        """Yield errors in keys and in combinations of keys. `values` maps each key to its parsed value."""
         urls = values.get("connection.url")
         if urls is not None:
             yield from _url_errors(urls, str(values.get("elastic.security.protocol")).upper() == "SSL")

@@ -75,7 +75,11 @@ def encode_batch(batch: SinkBatch, target: str, config: ElasticsearchSinkConfig)
 
 
 def document_encoder(schema: Schema | None, compact_maps: bool) -> Callable[[list[Any]], list[bytes]]:
-    """Return a function that encodes values with this schema. It raises RecordErrors with all rejected values."""
+    """Return a function that encodes values with this schema. It raises RecordErrors with all rejected values.
+
+    If `compact_maps` is true, a map with string keys becomes an object. Any other map becomes a list of objects
+    with `key` and `value`.
+    """
     if schema is not None and schema.type not in (Type.STRUCT, Type.MAP):
         return _reject
     if schema is None or not _needs_conversion(schema):

@@ -25,7 +25,11 @@ _OPTIONS = EncodingOptions(numeric_decimals=True)
 
 
 def mapping_of(schema: Schema, compact_maps: bool) -> dict[str, Any]:
-    """Return the mapping of a field with this schema, or of a whole document with this schema."""
+    """Return the mapping of a field with this schema, or of a whole document with this schema.
+
+    If `compact_maps` is true, a map with string keys is an object. Any other map is a list of objects with
+    `key` and `value`.
+    """
     logical = _LOGICAL_TYPES.get(schema.name or "")
     if logical is not None:
         return _with_default({"type": logical}, schema)

@@ -34,7 +34,7 @@ MAX_BACKOFF_MS = 24 * 60 * 60 * 1000
 
 
 class Verdict(Enum):
-    """What the writer does with an operation after the response."""
+    """The result of an operation of a bulk request. It determines what the writer does next."""
 
     STORED = 0
     NEWER = 1
@@ -47,7 +47,7 @@ class Verdict(Enum):
 
 
 class Outcome(NamedTuple):
-    """The verdict for one operation, and the server's error."""
+    """The verdict on one operation of a bulk request, and the server's error or an empty text."""
 
     verdict: Verdict
     reason: str = ""

@@ -146,9 +146,9 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         logger.warning("Skipping record %s (drop.invalid.message=true): %s", position, cause)
 
     def _decode(self, operation: Operation) -> Operation | None:
-        """Return the operation with its document encoded again, if the document is a copy of a record's JSON text.
+        """Decode the operation's record, encode it as a document, and return the operation with this document.
 
-        Returns None for all other documents, and if the document does not change.
+        Returns None if the document does not change, or if it was not copied from the record's JSON text.
         """
         if not isinstance(operation.batch.compact, JsonTexts):
             return None

@@ -78,6 +78,8 @@ class BulkWriter:
     ) -> None:
         """Start the threads.
 
+        If `is_ordered` is true, two requests in flight never contain operations on the same document. `decode` returns
+        a rejected operation with a document that was encoded again, or None if this would not change the document.
         `on_malformed` handles a record whose document the server has rejected. `on_existing` handles a record whose key
         is the id of an existing document.
         """
@@ -323,7 +325,7 @@ class BulkWriter:
         self._on_existing(operation, error)
 
     def _mark_logged(self, verdict: Verdict, operation: Operation) -> bool:
-        """Return whether this is the first operation of its partition with this verdict."""
+        """Record that `verdict` is logged for the operation's partition. Return False if this was recorded before."""
         with self._changed:
             is_first = (verdict, operation.run.partition) not in self._logged
             self._logged.add((verdict, operation.run.partition))
@@ -337,7 +339,7 @@ class BulkWriter:
             self._changed.notify_all()
 
     def _pause(self, attempt: int, problem: str, operations: Sequence[Operation]) -> None:
-        """Wait before the next attempt. Raises ConnectError after `max.retries` attempts."""
+        """Log `problem` and wait before the next attempt. After `max.retries` retries, raises ConnectError instead."""
         config = self._config
         if attempt > config.max_retries:
             raise ConnectError(

@@ -115,11 +115,12 @@ class DirectorySearch:
         on_finished: Callable[[str, Mapping[str, Any]], None],
         on_unreadable: Callable[[str, OSError], None],
     ) -> None:
-        """Prepare a search.
+        """Prepare a search for the files in `selection`.
 
-        `is_in_progress` returns True if a file was read to the end and its last offset is not stored yet. `on_finished`
-        is called for each file that was read to the end according to its stored offset. `on_unreadable` is called for
-        each subdirectory that cannot be listed.
+        `read_offsets` returns the stored source offset of each of the given paths, or None. `is_in_progress` returns
+        True if a file was read to the end and its last offset is not stored yet. `on_finished` is called for each file
+        that was read to the end according to its stored offset. `on_unreadable` is called for each subdirectory that
+        cannot be listed.
         """
         self._selection = selection
         self._read_offsets = read_offsets

@@ -38,6 +38,8 @@ class FinishedFiles:
     def finish(self, name: str, state: FileState, error_count: int) -> bool:
         """Move or delete a file and its marker file, if configured. Return whether the file is no longer in place.
 
+        A file that no longer has the state `state` was changed after it was read, and stays in place.
+
         A marker file (`done.marker.suffix`) shows that a file is complete. It is moved or deleted before the file.
         Otherwise, a crash could leave the marker file behind, and a later file with the same name would be read too
         early. Raises ConnectError.
@@ -120,7 +122,10 @@ def _check_unchanged(path: str, state: FileState) -> None:
 
 
 def _move_to_other_file_system(path: str, destination: str, state: FileState | None) -> None:
-    """Copy a file to another file system, flush the copy to disk, and delete the file if it is unchanged."""
+    """Copy a file to another file system, flush the copy to disk, and delete the file.
+
+    If `state` is not None, first check that the file still has this state. If it has changed, delete the copy instead.
+    """
     partial = f"{destination}.part"
     shutil.copy2(path, partial)
     with open(partial, "rb") as copy:

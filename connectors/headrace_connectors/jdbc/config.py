@@ -402,7 +402,7 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Yield errors in combinations of keys."""
+        """Yield errors in keys and in combinations of keys. `values` maps each key to its parsed value."""
         return errors_of_source(values)
 
 

@@ -19,7 +19,7 @@ def check_java_patterns(patterns: list[str]) -> None:
 
 
 def errors_of_source(values: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield errors in combinations of keys of the JDBC source. `values` does not contain invalid values."""
+    """Yield errors in keys of the JDBC source and in combinations of keys. `values` has no invalid values."""
     sql = values.get("query") or values.get("query.masked")
     if values.get("query") and values.get("query.masked"):
         yield ConfigError("query.masked", None, "cannot be set together with query: set only one of them")

@@ -133,11 +133,11 @@ class Dialect(ABC):
     def rows_of_shape(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str, shape: object
     ) -> ResultSet:
-        """Run `statement` like `rows`, and check that the columns still have the shape `shape`.
+        """Run `statement` like `rows`, and check that the columns have not changed since they were read.
 
-        Their definition can no longer change when the statement has started, but the statement may have waited for a
-        transaction that has changed it. If `shape` is None, it is not checked. Raises ColumnsChangedError if the shape
-        has changed, or the driver's exception.
+        `shape` is the value that the method `shape` returned before the columns were read. If it is None, the columns
+        are not checked. They cannot change while the statement is running, but the statement may first have waited for
+        a transaction that changed them. Raises ColumnsChangedError if they have changed, or the driver's exception.
         """
         result = self.rows(connection, statement, columns, table)
         try:
@@ -149,7 +149,7 @@ class Dialect(ABC):
         return result
 
     def _locked_shape(self, connection: Connection, table: str, result: ResultSet) -> object:
-        """Return the shape of the table or query that the running statement of `result` reads."""
+        """Return the value of `shape` for `table` while the statement that returned `result` is running."""
         return self.shape(connection, table)
 
     has_horizon = False
@@ -281,7 +281,7 @@ class Dialect(ABC):
         return ConnectError(f"table {table} does not exist in {self.engine.url.render_as_string()}")
 
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
-        """Return SQLAlchemy's descriptions of a table's columns."""
+        """Return SQLAlchemy's descriptions of the columns of `table`, whose last parts are `schema` and `name`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)  # `_unsupported` handles unknown types
             return inspector.get_columns(name, schema=schema)

@@ -70,7 +70,7 @@ class InitialLoad(NamedTuple):
 
 
 def to_task_config(loads: Mapping[str, InitialLoad], ranges: Iterable[KeyRange]) -> str:
-    """Return the value of the task's key `initial.load`."""
+    """Return the value of the key `initial.load` for a task with these initial loads, which reads these ranges."""
     return json.dumps({"loads": {table: load.to_offset() for table, load in loads.items()}, "ranges": list(ranges)})
 
 

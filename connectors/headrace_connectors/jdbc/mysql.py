@@ -306,7 +306,7 @@ class MysqlDialect(Dialect):
         return shape
 
     def _shape_in_transaction(self, connection: Connection, table: str) -> object:
-        """Begin a transaction that locks the definition of the table or query, and return its shape.
+        """Begin a transaction that locks the columns of the table or query, and return the same value as `shape`.
 
         The statement with LIMIT 0 reads no row, so the transaction's snapshot is not older than the locks.
         """

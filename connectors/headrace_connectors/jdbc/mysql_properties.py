@@ -148,7 +148,10 @@ def _context(mode: str | None, authority: str | None) -> ssl.SSLContext:
 
 
 def _seconds(name: str, value: str) -> int:
-    """Convert milliseconds to whole seconds, at least 1. Returns 0 for 0, which means no timeout."""
+    """Convert the value of property `name` from milliseconds to whole seconds, at least 1.
+
+    Returns 0 for 0, which means no timeout.
+    """
     if not value.isdecimal():
         raise ConfigError("connection.url", None, f"{name}={value} is not a number of milliseconds")
     return max(1, int(value) // 1000) if int(value) else 0

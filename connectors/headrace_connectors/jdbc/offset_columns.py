@@ -137,7 +137,10 @@ def _is_integer_decimal(schema: Schema) -> bool:
 
 
 def _null_errors(source: str, key: str, columns: Sequence[JdbcColumn]) -> list[ConfigError]:
-    """Return an error if all of the columns are nullable."""
+    """Return an error in the configuration key `key` if all of `columns` are nullable.
+
+    `source` is the table's name for the message.
+    """
     if not columns or not all(column.nullable and not column.is_declared_not_null for column in columns):
         return []
     names = ", ".join(column.name for column in columns)

@@ -464,7 +464,7 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
 
 
 def _fetch_shape(connection: Connection, quoted_table: str) -> tuple[object, str]:
-    """Return the shape of a table, and the isolation level of the current transaction."""
+    """Return a value that changes when a table's columns change, and the isolation level of the transaction."""
     shape, isolation, has_children = connection.execute(_SHAPE, [quoted_table, quoted_table]).fetchone()
     if has_children:
         shape = (shape, connection.execute(_NULLABLE_COLUMNS, [quoted_table]).fetchall())

@@ -153,10 +153,10 @@ class TableReader:
         self._dialect.end_transaction(connection)
 
     def _execute(self, connection: Connection) -> _RunningStatement:
-        """Start a statement, with the columns that the table or query has when its definition can no longer change.
+        """Start a statement that reads the current columns of the table or query.
 
-        Raises the driver's exception, or ConnectError if the columns change each time that the reader starts a
-        statement.
+        If the columns change before the statement locks them, start a new statement with the new columns. Raises the
+        driver's exception, or ConnectError if the columns change each time that the reader starts a statement.
         """
         for _ in range(_STARTS_MAX):
             columns = self._read_columns(connection)

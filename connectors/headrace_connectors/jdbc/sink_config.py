@@ -223,7 +223,7 @@ class JdbcSinkConfig(ConfigWithIgnoredKeys):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Yield errors in combinations of keys."""
+        """Yield errors about invalid combinations of keys. `values` maps each key to its parsed value."""
         insert_mode, pk_mode = str(values.get("insert.mode")).lower(), str(values.get("pk.mode")).lower()
         pk_fields = values.get("pk.fields") or []
         if values.get("delete.enabled") and pk_mode in ("none", "kafka", "record_value"):

@@ -359,7 +359,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
 def _with_retries(
     config: JdbcSourceConfig, dialect: Dialect, action: Callable[[], _T], wait: Callable[[float], bool]
 ) -> _T:
-    """Call `action`, which opens a connection, up to `connection.attempts` times.
+    """Call `action`, which opens a connection, up to `connection.attempts` times. Call `wait` between the attempts.
 
     Raises ConnectError if the last attempt fails or the connector is stopped.
     """

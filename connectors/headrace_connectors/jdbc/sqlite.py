@@ -140,7 +140,7 @@ class SqliteDialect(Dialect):
         return [self._query_column(item) for item in typed]
 
     def _type_of_values(self, connection: sqlalchemy.Connection, name: str) -> TypeEngine[Any]:
-        """Return the type of the first value of a column without a declared type, or String if all are NULL."""
+        """Return the type of the first non-null value of the query's column `name`, or String if all are NULL."""
         quoted = self.quote(name)
         found = connection.exec_driver_sql(
             f"SELECT typeof({quoted}) FROM headrace_query WHERE {quoted} IS NOT NULL LIMIT 1"

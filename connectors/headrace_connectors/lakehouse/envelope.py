@@ -102,7 +102,8 @@ class EnvelopeReader:
     def read_many(self, values: list[bytes | None], payloads: PayloadColumns) -> None:
         """Add the payloads of `values` to `payloads`.
 
-        Splitting a value with the same prefix as the previous value takes only two comparisons and a slice.
+        Most values begin with the same schema as the previous value. Splitting such a value takes only two comparisons
+        and a slice.
         """
         prefix, start = self._prefix, len(self._prefix)
         if prefix and all(value and value.startswith(prefix) and value.endswith(b"}") for value in values):

@@ -227,7 +227,10 @@ class RecordLayouts:
         return numeric is not None and numeric != self._decimals_numeric
 
     def reads_decimals_as_numbers(self, layout: RecordLayout) -> bool:
-        """Whether to parse decimals as numbers, according to the earlier records or the converter's configuration."""
+        """Whether to parse the decimals of records with this layout as numbers.
+
+        The layout determines this after the first decimal, and the converter's configuration before the first decimal.
+        """
         return self._decimals_numeric if layout.decimals_numeric is None else layout.decimals_numeric
 
     def _check_clash(self, columns: tuple[TableColumn, ...]) -> None:

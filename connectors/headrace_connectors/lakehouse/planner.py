@@ -60,7 +60,7 @@ class Planner:
         return KafkaSourceOffset({**ends, **start.next_offsets}, ids)
 
     def next(self, before: KafkaSourceOffset) -> KafkaSourceOffset:
-        """Return the end offset of the next micro-batch.
+        """Return the end offset of the micro-batch that follows the offset `before`.
 
         The micro-batch contains all available records, up to the limits for rows and bytes. Raises
         SourceError if the log of a partition no longer contains the next record to load.
@@ -77,7 +77,7 @@ class Planner:
         return KafkaSourceOffset({**position, **admitted}, ids, starts)
 
     def _describe_topics(self, before: KafkaSourceOffset) -> tuple[dict[str, str], set[TopicPartition]]:
-        """Return the ids of existing and deleted topics, and the existing partitions.
+        """Return the ids of the existing topics and of the topics in `before`, and the existing partitions.
 
         Raises SourceError if a topic was deleted and created again.
         """
@@ -97,8 +97,8 @@ class Planner:
     def _check_offset(self, key: TopicPartition, offset: int, log_start: int, end: int) -> int:
         """Return the offset at which to continue: `offset`, the next offset to load, if the log contains it.
 
-        If retention has deleted records at this offset and lakehouse.fail.on.data.loss=false, return `log_start`.
-        Otherwise, raise SourceError.
+        The log of partition `key` starts at `log_start` and ends at `end`. If retention has deleted the record at
+        `offset` and lakehouse.fail.on.data.loss=false, return `log_start`. Otherwise, raise SourceError.
         """
         if log_start <= offset <= end:
             return offset
@@ -117,7 +117,8 @@ class Planner:
     def _rows_max(self, position: Offsets, ends: Offsets) -> int:
         """Return the row limit of the next micro-batch. The limit is lowered if the rows would exceed the byte limit.
 
-        The size of records is sampled only if the backlog may exceed the byte limit.
+        The backlog is the records from `position` to `ends`. The size of records is sampled only if the backlog may
+        exceed the byte limit.
         """
         lags = {key: end - position[key] for key, end in ends.items() if end > position[key]}
         total = sum(lags.values())

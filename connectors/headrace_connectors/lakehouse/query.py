@@ -87,7 +87,10 @@ class LoadQuery:
         )
 
     def start(self, session: Any, start_offset: KafkaSourceOffset, checkpoints: Path, generation: int) -> None:
-        """Start the query at `start_offset`."""
+        """Start the query in the Spark session `session` at `start_offset`.
+
+        The query's checkpoint is the subdirectory `generation` of the directory `checkpoints`.
+        """
         self._context.report_offsets(start_offset.next_offsets)
         self._checkpoint = checkpoints / str(generation)
         self._generation = generation

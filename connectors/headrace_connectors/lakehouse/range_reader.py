@@ -223,9 +223,9 @@ class RecordSizeSampler:
         self._consumer = spec.consumer(**{"queued.min.messages": "100", "max.partition.fetch.bytes": str(1 << 20)})
 
     def row_bytes(self, positions: dict[tuple[str, int], int]) -> dict[str, float]:
-        """Return the mean payload size of each topic's next records.
+        """Return the mean payload size of each topic's next records, which start at the offsets in `positions`.
 
-        Omits a topic if no record of the topic arrives before the timeout.
+        Reads one partition of each topic. Omits a topic if no record of the topic arrives before the timeout.
         """
         one_partition_each = {topic: (partition, offset) for (topic, partition), offset in positions.items()}
         self._consumer.assign([TopicPartition(topic, *at) for topic, at in one_partition_each.items()])

@@ -141,7 +141,7 @@ def _query_error(error: Exception, spark: SparkProcess, checkpoints: Path) -> Co
 
 
 def _check_writable(directory: Path, key: str) -> Iterator[ConfigError]:
-    """Create a directory if it does not exist, and yield an error if files cannot be written into it."""
+    """Create a directory if it does not exist. Yield an error in key `key` if files cannot be written into it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory) as file:

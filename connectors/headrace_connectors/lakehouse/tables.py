@@ -55,7 +55,7 @@ class Table:
         return self.committed.next_offsets.get((range_.topic, range_.partition), 0)
 
     def offset_after(self, ranges: Iterable[Range], topic_ids: Mapping[str, str]) -> KafkaSourceOffset:
-        """Return the table's offsets after loading `ranges`."""
+        """Return the table's offsets after loading `ranges`. `topic_ids` has the ids of the ranges' topics."""
         offsets, ids = dict(self.committed.next_offsets), dict(self.committed.topic_ids)
         for range_ in ranges:
             key = (range_.topic, range_.partition)
@@ -79,7 +79,10 @@ class Tables:
         return table_name(self._name_format, topic)
 
     def open(self, topic: str, partitions: Iterable[TopicPartition] = ()) -> Table:
-        """Return the topic's table, and open it on the first call. Raises ConnectError if it cannot be read."""
+        """Return the topic's table. The first call opens it, and reads its offsets, including those of `partitions`.
+
+        Raises ConnectError if the table cannot be read.
+        """
         name = self.name_of(topic)
         if name not in self._tables:
             try:

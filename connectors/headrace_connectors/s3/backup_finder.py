@@ -101,7 +101,10 @@ class BackupFinder:
         prefixes: Sequence[str] = (),
         tombstones: str = "tombstone",
     ) -> None:
-        """`root` is ``topics.dir`` with a delimiter at the end. `share` is (number of this task, number of tasks).
+        """Create a finder that lists objects with `list_page`, and parses their names with `names`.
+
+        `root` is ``topics.dir`` with a delimiter at the end. `read_positions` returns the stored source offset of each
+        given series, or None. `share` is (number of this task, number of tasks).
 
         If `prefixes` is not empty, only keys that begin with one of the prefixes are read. No prefix may begin with
         another prefix. `tombstones` is the name of the folders for records with null values, which contain only keys
@@ -198,9 +201,9 @@ class BackupFinder:
         return subfolders
 
     def _add_page(self, folder: str, topic: str, page: ListedKeys, touched: set[SeriesId]) -> SeriesId | None:
-        """Add the objects of a page to their series.
+        """Add the objects of a page of the folder to their series, and add the ids of these series to `touched`.
 
-        Return the series of the page's last object, or None if the object's name is not one that the sink writes.
+        Return the id of the series of the page's last object, or None if the sink writes no object with such a name.
         """
         parsed: list[tuple[SeriesId, BackupName, str]] = []
         last: SeriesId | None = None
@@ -234,7 +237,10 @@ class BackupFinder:
             pending.append((name.offset, {name.side: key}))
 
     def _jump(self, series_id: SeriesId, last_key: str) -> str | None:
-        """Return a key to which the listing of a folder can skip, or None to continue after `last_key`."""
+        """Return a key to which the listing of a folder can skip after `last_key`, or None if it cannot skip any key.
+
+        `series_id` is the series of the object `last_key`.
+        """
         series = self._series.get(series_id)
         if series is None:  # a series of another task
             return after_series(self._names.prefix(series_id))

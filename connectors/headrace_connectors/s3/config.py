@@ -404,7 +404,7 @@ class S3SinkConfig(S3ConnectionConfig):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Yield errors in combinations of keys."""
+        """Yield errors about invalid combinations of keys. `values` maps each key to its parsed value."""
         yield from super().errors_between(values)
         if values.get("s3.sse.customer.key") and values.get("s3.ssea.name"):
             yield ConfigError("s3.sse.customer.key", None, "cannot be used with s3.ssea.name")

@@ -128,7 +128,7 @@ class S3ConnectionConfig(ConfigWithIgnoredKeys):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Yield errors in combinations of keys."""
+        """Yield errors about invalid combinations of keys. `values` maps each key to its parsed value."""
         if (values.get("aws.access.key.id") is None) != (values.get("aws.secret.access.key") is None):
             present, missing = "aws.access.key.id", "aws.secret.access.key"
             if not values.get(present):

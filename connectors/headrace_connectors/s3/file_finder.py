@@ -33,17 +33,17 @@ class FoundFile(NamedTuple):
 
     @property
     def slot(self) -> int:
-        """The slot of the object's source offset."""
+        """The object's slot (see `slot_of`). Each slot has one source offset."""
         return slot_of(self.key)
 
 
 def slot_of(key: str) -> int:
-    """Return the slot of the object with this key."""
+    """Return the slot of the object with this key: the key's hash modulo the number of slots."""
     return crc32(key.encode()) % SLOTS
 
 
 class FileFinder:
-    """Finds the objects in the slots that are assigned to one task."""
+    """Finds the objects that are assigned to one task by the hashes of their keys."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class FileFinder:
         starting_ms: int = 0,
         settle_ms: int = 0,
     ) -> None:
-        """`positions` are the stored offsets by slot. `share` is (number of this task, number of tasks).
+        """Create a finder that lists objects with `list_page`.
+
+        `positions` are the stored source offsets by slot. `share` is (number of this task, number of tasks).
 
         Only keys that begin with one of `prefixes` are read. No prefix may begin with another prefix. `topic_of`
         returns the topic for an object's key, or None to skip the object. Objects that were modified before

@@ -32,7 +32,7 @@ class Encoded:
 
     @property
     def schemas(self) -> Sequence[Schema | None]:
-        """The schema of the values, followed by the schema that the records of each file must share.
+        """The schema of the records' values, followed by the schema of each file of a directory.
 
         If any of these schemas changes, new files are started.
         """
@@ -91,7 +91,11 @@ class PartitionFiles:
     def add(
         self, records: Encoded, directories: str | Sequence[str], timestamps: Sequence[int] | None, now_ms: int
     ) -> None:
-        """Write records to the files of their directories, and complete files when they are due."""
+        """Write records to the files of their directories, and complete files when they are due.
+
+        `directories` has one directory per record, or is the directory of all records. `timestamps` has one timestamp
+        per record, or is None if they are not needed.
+        """
         self._read_again_from = None
         self.rotate_by_schedule(now_ms)
         for directory, start, end in self._slices(len(records), directories, timestamps):
@@ -123,7 +127,10 @@ class PartitionFiles:
     def _slices(
         self, count: int, directories: str | Sequence[str], timestamps: Sequence[int] | None
     ) -> Iterator[tuple[str, int, int]]:
-        """Yield (directory, start, end) for each run of records that belong to the same files. Complete due files."""
+        """Yield (directory, start, end) for each run of records that belong to the same files.
+
+        `start` and `end` are indexes below `count`. Before each run, the open files are completed if they are due.
+        """
         start = 0
         while start < count:
             directory = directories if isinstance(directories, str) else directories[start]

@@ -71,7 +71,10 @@ class _Lines(FileFormat):
 
 
 def _encode_bytes(values: Sequence[Any], separator: bytes, converter: str) -> Sequence[bytes]:
-    """Return the values as bytes. A value that contains the separator is an error, unless the separator is empty."""
+    """Return the values as bytes. A value that contains the separator is an error, unless the separator is empty.
+
+    `converter` is the key of the converter that creates the values, for error messages.
+    """
     errors: dict[int, Exception] = {}
     for index, value in enumerate(values):
         if not isinstance(value, (bytes, bytearray, memoryview)):

@@ -75,9 +75,10 @@ def after_series(prefix: str) -> str:
 
 
 def after_position(prefix: str, offset: str) -> str:
-    """Return a key after which to continue the listing of a series that has been read up to `offset`.
+    """Return a key after which a listing contains all objects of a series whose offsets are greater than `offset`.
 
-    The key sorts before the keys with greater offsets, and after most other keys of the series.
+    A series consists of the objects of one topic partition in one folder. Their keys begin with `prefix`. Most objects
+    with smaller offsets sort before the returned key, so the listing skips them.
     """
     if is_padded(offset):
         return f"{prefix}{offset}/"  # a slash follows the dot of the extension in ASCII

@@ -44,7 +44,7 @@ class DefaultPartitioner(Partitioner):
     """Returns the directory ``partition=N``, with the number of the topic partition."""
 
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> str:
-        """Return one directory for all records of the batch."""
+        """Return one directory for all records of the batch. `timestamps` is not used."""
         return f"partition={batch.original_partition}"
 
 
@@ -57,7 +57,7 @@ class FieldPartitioner(Partitioner):
         self._unsafe = re.compile(f"[\\x00-\\x1f\\x7f]|{re.escape(delimiter)}")
 
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> list[str]:
-        """Return one directory per record."""
+        """Return one directory per record, from the fields of its value. `timestamps` is not used."""
         columns = [
             [f"{name}={'null' if value is None else self._quoted(value)}" for value in self._values(batch, name)]
             for name in self._fields
@@ -89,7 +89,7 @@ class TimeBasedPartitioner(Partitioner):
         self._directories: dict[int, str] = {}
 
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> list[str]:
-        """Return one directory per record."""
+        """Return one directory for each of the records' `timestamps`."""
         return [self._directory(timestamp) for timestamp in timestamps or ()]
 
     def _directory(self, timestamp_ms: int) -> str:

@@ -186,7 +186,10 @@ class ParquetReader(ItemReader):
     """Reads the rows of a Parquet object."""
 
     def __init__(self, body: Body, copy: IO[bytes], convert: Callable[[Any], Any] | None = None) -> None:
-        """Copy the object to the file `copy`. Raises DataError if the schema of the object cannot be read."""
+        """Copy the object to the file `copy`. Raises DataError if the schema of the object cannot be read.
+
+        `convert` is called for each row.
+        """
         from headrace_connectors.common.parquet_rows import ParquetRows  # imports PyArrow, which is slow
 
         super().__init__(convert)
@@ -235,7 +238,10 @@ def object_format(name: str, bytes_separator: bytes, record_max_bytes: int) -> F
 
 
 def reader_for(body: Body, key: str, form: Format, convert: Callable[[Any], Any] | None = None) -> ItemReader:
-    """Return a reader for an object. An object with the extension .gz is decompressed. Raises DataError."""
+    """Return a reader for the object with this key, whose content is `body`. Raises DataError.
+
+    An object with the extension .gz is decompressed. `convert` is called for each item.
+    """
     if form.name == "parquet":
         from tempfile import SpooledTemporaryFile
 

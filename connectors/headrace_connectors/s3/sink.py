@@ -269,7 +269,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         return bad or dict.fromkeys(range(len(batch)), error)
 
     def _creator(self, topic: str, partition: int) -> Callable[[str, int, bool], DirectoryFiles]:
-        """Return a function that creates the files of a topic partition in a directory."""
+        """Return a function that creates the files of a topic partition in a directory.
+
+        Its arguments are the directory, the offset of the first record, and whether the records are tombstones.
+        """
         config = self._config
 
         def create(directory: str, offset: int, is_tombstone: bool) -> DirectoryFiles:

@@ -197,7 +197,10 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             raise
 
     def _open_object(self, key: str, format_name: str, convert: Any = None) -> ItemReader:
-        """Open an object. Raises DataError if the keys or headers of existing values were deleted."""
+        """Return a reader for an object, which calls `convert` for each item.
+
+        Raises DataError if an object with record keys or headers was deleted after it was listed.
+        """
         from headrace_connectors.s3.bucket import MissingObjectError
 
         form = object_format(format_name, self.config.separator, self.config.record_max_bytes)

@@ -211,7 +211,7 @@ class S3SourceConfig(S3ConnectionConfig):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Yield errors in combinations of keys."""
+        """Yield errors about invalid combinations of keys. `values` maps each key to its parsed value."""
         yield from super().errors_between(values)
         if str(values.get("mode")).upper() == "GENERIC" and values.get("topic.regex.list") == []:
             yield ConfigError("topic.regex.list", None, "must be set for mode=GENERIC, in the format topic:regex")

@@ -494,7 +494,7 @@ NAMES = st.sampled_from(["a", "b"])
 
 
 class HerderMachine(RuleBasedStateMachine):
-    """Makes random changes, and completes operations in random order, with failures and restarts."""
+    """Changes connectors at random, and completes a worker's operations in random order, with failures and restarts."""
 
     @initialize()
     def start(self) -> None:

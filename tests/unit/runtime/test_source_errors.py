@@ -46,7 +46,7 @@ class Producer:
 
 
 class Ending:
-    """Ends the task before a send whose number is `ending_at`."""
+    """Simulates a task that ends: call number `ending_at` of `raise_if_ending` raises ClosedError."""
 
     def __init__(self, ending_at: int | None = None) -> None:
         self.checks = 0

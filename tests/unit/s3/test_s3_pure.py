@@ -197,7 +197,7 @@ def partition_files(**props: str) -> PartitionFiles:
 
 
 def contents(files: PartitionFiles) -> list[list[tuple[str, list[int]]]]:
-    """Return the directories and offsets of each completed set of files."""
+    """For each group of files that were completed together, return (directory, record offsets) of each file."""
     return [[(each.directory, each.files.offsets) for each in done.files] for done in files.completed]  # type: ignore[attr-defined]
 
 

@@ -67,7 +67,7 @@ class ExistingTable(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The destination of a run: a table, and the quoted names of its columns in the order of the run's columns."""
+    """The table that a run of rows is written to, and its quoted column names in the order of the run's columns."""
 
     table: ExistingTable
     names: tuple[str, ...]
@@ -186,7 +186,7 @@ class Database(ABC):
     def _describe(
         self, connection: sqlalchemy.Connection, table: ExistingTable, name: str, schema: str | None
     ) -> ExistingTable:
-        """Return the table with its columns."""
+        """Return `table` with the columns of the table `name` in `schema`."""
         columns = sqlalchemy.inspect(connection).get_columns(name, schema=schema)
         return table._replace(columns=tuple(item["name"] for item in columns))
 

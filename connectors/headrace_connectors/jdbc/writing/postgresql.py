@@ -192,7 +192,7 @@ class PostgresqlDatabase(Database):
             super().insert(connection, target, values)
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Insert or update rows. Many rows are copied to the table, or to a temporary table if some rows exist."""
+        """Insert or update rows. Many rows are copied: to the table if all are new, or else to a temporary table."""
         if len(values[0]) >= _COPY_ROWS:
             values = last_of_each_key(target, values)
             if self._copy_new_rows(connection, target, values):
@@ -256,11 +256,11 @@ class PostgresqlDatabase(Database):
         super()._execute(connection, sql, [tuple(map(_text_of_plain, row)) for row in rows])
 
     def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
-        """Execute a statement for each row. If there are several, prepare it for these rows only.
+        """Execute `sql` once for each row. If there are several rows, prepare the statement only for this call.
 
         A prepared statement keeps the types of its parameters when the type of a column changes. For example, the
-        server would still round values to `real` after a change to `float8`. Therefore, a comment with a new number
-        makes the driver prepare the statement again.
+        server would still round values to `real` after a change to `float8`. Therefore, each call adds a comment with a
+        new number, so that the driver prepares the statement again.
         """
         if len(rows) == 1:
             cursor.execute(sql, rows[0], prepare=False)
@@ -293,10 +293,10 @@ class PostgresqlDatabase(Database):
     def _accepts_copy(self, connection: Connection, target: Target, on_conflict: str = "") -> bool:
         """Whether COPY has the same effect on the target as INSERT. COPY ignores rules and rejects row-level security.
 
-        The method runs EXPLAIN for the INSERT. EXPLAIN locks the table and its constraints, so the result is valid
-        until the transaction ends. EXPLAIN raises the driver's exception if the INSERT would fail for all rows. For
-        example, a column is GENERATED ALWAYS AS IDENTITY, which COPY ignores, or the table has no constraint for
-        `on_conflict`.
+        The method runs EXPLAIN for the INSERT with the clause `on_conflict`. EXPLAIN locks the table and its
+        constraints, so the result is valid until the transaction ends. EXPLAIN raises the driver's exception if the
+        INSERT would fail for all rows. The INSERT would fail, for example, if the table has no constraint for
+        `on_conflict`, or if a column is GENERATED ALWAYS AS IDENTITY, which COPY ignores.
         """
         if target.table.kind not in _COPY_KINDS:
             return False

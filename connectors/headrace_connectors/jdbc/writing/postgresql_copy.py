@@ -133,14 +133,14 @@ class CopyAttempts:
         return self._to_skip == 0
 
     def skip(self) -> None:
-        """Count an upsert that did not try to copy."""
+        """Record that an upsert did not try to copy its rows, because `is_due` was false."""
         self._to_skip = max(0, self._to_skip - 1)
 
     def succeeded(self) -> None:
-        """Record a successful copy. After the next failure, only one upsert skips the attempt."""
+        """Record that an upsert has copied its rows. After the next failure, only one upsert does not try to copy."""
         self._next_pause = 1
 
     def failed(self) -> None:
-        """Record a failed copy. Each consecutive failure doubles the number of upserts that skip the attempt."""
+        """Record a failed copy. The next upserts do not try to copy. Each consecutive failure doubles their number."""
         self._to_skip = self._next_pause
         self._next_pause = min(2 * self._next_pause, _ATTEMPTS_SKIPPED_MAX)

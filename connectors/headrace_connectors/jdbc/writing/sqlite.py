@@ -178,7 +178,10 @@ def _is_real(declared: str) -> bool:
 
 
 def _number(field: str, value: Decimal, is_real: bool) -> int | float:
-    """Return the number that SQLite stores for a decimal. Raises DataError if it is not equal to the decimal."""
+    """Return the number that SQLite stores for a decimal. Raises DataError if it is not equal to the decimal.
+
+    If `is_real` is true, the column stores integers as REAL.
+    """
     if not is_real and value == value.to_integral_value():
         integer, (smallest, largest) = int(value), INT_RANGES[Type.INT64]
         if smallest <= integer <= largest:

@@ -1,4 +1,4 @@
-"""Finds the table that a run is written to, and creates or extends it if auto.create or auto.evolve allow it."""
+"""Finds the table for a run of rows, and creates or extends it if auto.create or auto.evolve allow this."""
 
 from __future__ import annotations
 

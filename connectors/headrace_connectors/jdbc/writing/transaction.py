@@ -1,4 +1,4 @@
-"""Writes runs in one transaction, and finds the records that the database rejects.
+"""Writes runs of rows in one transaction, and finds the records that the database rejects.
 
 The first attempt sets no savepoints, because each savepoint costs two round trips. If the database rejects a record,
 the transaction is rolled back, and all runs are written again with savepoints.
@@ -24,7 +24,7 @@ class _TransactionRolledBack(Exception):
 
 
 class _RecordRejected(Exception):
-    """The database has rejected a record of a run that has no savepoint."""
+    """The database has rejected a record in a transaction without savepoints, so all rows must be written again."""
 
 
 class Writer:
