@@ -179,7 +179,7 @@ def test_invalid_utf_8_in_a_query_result_is_reported_with_its_row(database: sqli
         read_all(props)
 
 
-def test_source_offset_advances_only_with_the_last_of_several_fetches_of_rows_with_equal_timestamps(
+def test_source_offset_does_not_advance_before_the_last_batch_of_rows_with_equal_timestamps(
     database: sqlite3.Connection,
 ) -> None:
     database.execute("CREATE TABLE events (id INTEGER, at TIMESTAMP NOT NULL)")
