@@ -65,7 +65,7 @@ class Writer:
             if self._has_fresh_tables or not self._database.is_missing_object(error):
                 raise
             logger.warning(
-                "A table or column no longer exists (%s), reading the columns of all tables again",
+                "A table or column no longer exists (%s), reading the columns of the tables again",
                 self._database.error_text(error),
             )
         self._roll_back()
