@@ -68,7 +68,7 @@ def opensearch() -> Iterator[int]:
     """Run OpenSearch from Maven's repository; yield its port. Raises ServerError."""
     for program in ("mvn", "java"):
         if shutil.which(program) is None:
-            raise ServerError(f"{program} is not on the path; OpenSearch needs Maven and Java 17")
+            raise ServerError(f"{program} is not on the PATH; OpenSearch needs Maven and Java 17")
     archive = _download(OPENSEARCH)
     directory = Path(mkdtemp(prefix="headrace-demo-opensearch-"))
     try:

@@ -207,7 +207,7 @@ def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continu
         assert {task: source.starts()[task] for task in kept} == {task: starts[task] for task in kept}
 
 
-def test_tasks_of_a_stopped_worker_are_unassigned_until_the_delay_has_passed_even_if_it_returns_earlier(
+def test_tasks_of_a_stopped_worker_are_unassigned_until_the_rebalance_delay_ends_even_if_the_worker_returns_earlier(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     settings = other_group("stopped", scheduled_rebalance_max_delay_ms="8000")

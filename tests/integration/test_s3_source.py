@@ -189,7 +189,7 @@ def test_keys_are_not_assigned_to_wrong_values_if_a_value_contains_the_separator
     with pytest.raises(ConnectError, match=r"different numbers of records .*because records contain format\.bytearray"):
         restore(bucket, format__class="ByteArrayFormat")
     assert restore(bucket, format__class="ByteArrayFormat", behavior__on__error="log") == []
-    assert "skipping the object after record 0" in caplog.text
+    assert "skipping the remaining part of the object, after record 0" in caplog.text
 
 
 def test_keys_of_records_with_byte_array_values_are_restored(bucket: s3.S3Server) -> None:
@@ -312,7 +312,7 @@ def test_records_before_damaged_data_are_restored_if_behavior_on_error_is_log(
         restore(bucket, **props)
     records = restore(bucket, behavior__on__error="log", **props)
     assert [record.value["n"] for record in records] == [1] * 199
-    assert "skipping the object after record 199" in caplog.text
+    assert "skipping the remaining part of the object, after record 199" in caplog.text
 
 
 @pytest.mark.parametrize("deleted", ["keys", "values"])

@@ -87,7 +87,7 @@ def test_start_fails_if_controller_quorum_voters_lists_client_listeners(
     assert f"1@{cluster.address(1)} is a client listener of a broker, not a controller listener" in line
 
 
-def test_start_fails_for_a_node_with_the_cluster_id_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_node_start_fails_if_its_cluster_id_is_that_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
     line = start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters_of(cluster))
     assert "does not belong to cluster" in line
     assert "correct controller.quorum.voters" in line
@@ -110,7 +110,7 @@ def test_broker_start_fails_if_another_running_broker_has_the_same_node_id(
         assert first.wait(timeout=_TIMEOUT_S) == 0
 
 
-def test_start_fails_for_a_voter_that_the_other_nodes_do_not_list_as_a_voter(
+def test_node_start_fails_if_the_other_nodes_do_not_list_the_node_as_a_voter(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     port = free_base_port(1)
@@ -127,7 +127,7 @@ def test_start_fails_for_a_voter_that_the_other_nodes_do_not_list_as_a_voter(
     assert "configure the same voters on every node" in line
 
 
-def test_start_fails_if_controller_quorum_voters_lists_nodes_with_swapped_addresses(
+def test_node_start_fails_if_controller_quorum_voters_lists_nodes_with_swapped_addresses(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     ports = [cluster.base_port + 1000 + offset for offset in (1, 2, 0)]
@@ -165,7 +165,7 @@ def test_start_fails_for_a_voter_that_is_configured_with_fewer_voters_than_the_o
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(7200, "ahead of"), (-7200, "behind")])
-def test_start_fails_if_the_clock_of_the_node_differs_by_two_hours_from_the_controllers_clock(
+def test_node_start_fails_if_its_clock_differs_by_two_hours_from_the_controllers_clock(
     cluster: ClusterProcess, tmp_path: Path, ahead_s: int, words: str
 ) -> None:
     line = start_error(tmp_path, cluster_id_of(cluster), ahead_s=ahead_s, controller_quorum_voters=voters_of(cluster))
@@ -197,7 +197,7 @@ def test_node_that_waits_for_a_quorum_leader_stops_on_a_signal(tmp_path: Path, n
             process.kill()
 
 
-def test_start_fails_if_the_directory_is_not_formatted_or_the_quorum_is_unreachable(tmp_path: Path) -> None:
+def test_node_start_fails_if_its_log_directory_is_not_formatted_or_the_quorum_is_unreachable(tmp_path: Path) -> None:
     port = free_base_port(2)
     voters = f"1@127.0.0.1:{port},2@127.0.0.1:{port + 1}"
     properties = {"controller_quorum_voters": voters, "initial_broker_registration_timeout_ms": 1500}
@@ -231,5 +231,7 @@ def test_start_fails_if_the_directory_is_not_formatted_or_the_quorum_is_unreacha
         ),
     ],
 )
-def test_start_fails_with_contradictory_properties(tmp_path: Path, properties: dict[str, str], words: str) -> None:
+def test_node_start_fails_if_its_properties_contradict_each_other(
+    tmp_path: Path, properties: dict[str, str], words: str
+) -> None:
     assert words in start_error(tmp_path, None, **properties)

@@ -72,7 +72,9 @@ class _TopicRouter(ListTransformation[C]):
                 "skip.missing.or.null=true to keep the topic of such records"
             )
         if not isinstance(name, str):
-            raise DataError(f"A topic's name must be a string, found in {self._source}: {type(name).__name__}")
+            raise DataError(
+                f"The topic's name in {self._source} must be a string, but is of type {type(name).__name__}"
+            )
         return name
 
 

@@ -80,7 +80,7 @@ class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
         if not isinstance(value, Mapping):
             kind = "null" if value is None else type(value).__name__
             raise DataError(
-                f"MessageTimestampRouter needs a Struct or Map as value, found in a record of topic {topic}: {kind}"
+                f"MessageTimestampRouter needs a Struct or Map, but the value of a record of topic {topic} is {kind}"
             )
         name = next((name for name in self._keys if value.get(name) is not None), None)
         if name is None:

@@ -224,7 +224,7 @@ class Python(Transformation[PythonConfig]):
             for result in results:
                 if isinstance(result, ConnectRecord):
                     raise DataError(
-                        "the result contains records: a function with the parameter values must return new values"
+                        "the function returned records: a function whose parameter is named `values` must return values"
                     )
         except Exception as error:
             raise self._located(error) from error

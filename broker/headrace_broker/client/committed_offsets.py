@@ -79,7 +79,9 @@ class CommittedOffsets:
             )
             for (topic, partition), code in codes.items():
                 if code != ErrorCode.NONE:
-                    raise self._commit_error(f"group {group_id}, {topic}-{partition}", group_id, code)
+                    raise self._commit_error(
+                        f"group {group_id}: cannot commit the offset of {topic}-{partition}", group_id, code
+                    )
 
         await self._cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
 

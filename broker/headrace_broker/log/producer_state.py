@@ -231,7 +231,7 @@ def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
         )
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
         raise CorruptSnapshotError(
-            f"the file has {len(data)} bytes, but this is not the size of the {count} entries that its header declares"
+            f"the file has {len(data)} bytes, which is not the size of a snapshot with {count} entries"
         )
     if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]):
         raise CorruptSnapshotError("the checksum of the snapshot does not match its contents")

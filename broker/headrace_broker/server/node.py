@@ -370,7 +370,7 @@ class Node:
                     await self.quorum.wait_for_offset(await self._committed_offset())
             except (NoControllerError, TimeoutError):
                 logger.info(
-                    "Node %d: responding to a client although this node has not applied the controller's change yet",
+                    "Node %d: responding to a client, although this node has not applied the metadata change yet",
                     self.node_id,
                 )
         if self.broker is not None:

@@ -343,8 +343,8 @@ class BulkWriter:
         config = self._config
         if attempt > config.max_retries:
             raise ConnectError(
-                f"{problem}; giving up after {attempt} attempts (max.retries) to write {len(operations)} records, the "
-                f"first from {operations[0].position}"
+                f"{problem}; giving up after {attempt} attempts (max.retries) to write {len(operations)} records. The "
+                f"first is record {operations[0].position}"
             )
         pause_ms = backoff_ms(config.retry_backoff_ms, attempt, random.uniform)
         logger.warning(

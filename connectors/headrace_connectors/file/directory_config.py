@@ -18,9 +18,9 @@ def _check_encoding(name: str) -> None:
     try:
         is_ascii_compatible = '\n,"'.encode(codecs.lookup(name).name) == b'\n,"'
     except LookupError:
-        raise ValueError("unknown encoding; use a name of Python's encodings, for example utf-8 or latin-1") from None
+        raise ValueError("unknown encoding; use the name of a Python encoding, for example utf-8 or latin-1") from None
     if not is_ascii_compatible:
-        raise ValueError("the encoding does not extend ASCII; convert the files, for example to utf-8")
+        raise ValueError("the encoding is not compatible with ASCII; convert the files, for example to utf-8")
 
 
 def character(text: str) -> str:

@@ -35,8 +35,8 @@ def check_credentials_provider(name: str) -> None:
     """
     if name and name.rpartition(".")[2] != _DEFAULT_CREDENTIALS_PROVIDER:
         raise ValueError(
-            "credentials providers are not supported: set connection.user and connection.password, with a config "
-            "provider such as ${file:...} if they must not be in the configuration"
+            "credentials providers are not supported: set connection.user and connection.password; to keep both out of "
+            "the configuration, set them to variables of a config provider, such as ${file:...}"
         )
 
 

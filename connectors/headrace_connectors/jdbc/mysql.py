@@ -223,8 +223,8 @@ class MysqlDialect(Dialect):
                 while not (found := cursor.fetchone())[3]:
                     if time.monotonic() > deadline_s:
                         raise pymysql.err.InterfaceError(
-                            "snapshot.horizon=true: InnoDB did not renew information_schema.innodb_trx for "
-                            f"{_FRESH_LIST_S:.0f} seconds, because other sessions read it more than 10 times per second"
+                            "snapshot.horizon=true: InnoDB did not update information_schema.innodb_trx for "
+                            f"{_FRESH_LIST_S:.0f} s, because other sessions read it more than 10 times per second"
                         )
                     # If all tasks waited for the same time, their reads would keep the list cached.
                     time.sleep(random.uniform(0.11, 0.4))

@@ -61,7 +61,7 @@ def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
         elif name in ("currentSchema", "ssl", "sslfactory"):
             continue
         elif name.startswith("ssl") and name not in _HARMLESS:
-            raise _error(f"{name} is not supported: set sslmode, sslrootcert, sslcert and sslkey, which name PEM files")
+            raise _error(f"{name} is not supported: set sslmode, and set sslrootcert, sslcert and sslkey to PEM files")
         else:
             logger.warning("Connection property %s is ignored, because libpq has no such option", name)
     _set_ssl_mode(options, properties)

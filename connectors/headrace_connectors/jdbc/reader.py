@@ -95,9 +95,7 @@ class TableReader:
         try:
             return self._next_batch(connection)
         except FastReadError as error:
-            logger.info(
-                "Reading %s: the faster way of reading rows failed, using the slower way: %s", self.source.name, error
-            )
+            logger.info("Reading %s: the fast path failed, using the slow path: %s", self.source.name, error)
             self._dialect.disable_fast_read(self.source.table)
             self.close_statement()
             return self.next_batch(connection)  # a dialect has at most two fast paths
@@ -171,8 +169,8 @@ class TableReader:
                 logger.debug("%s: reading the columns again after the error: %s", self.source.name, error)
                 self._columns = []
         raise ConnectError(
-            f"{self.source.name}: its columns have changed {_STARTS_MAX} times while the task started to read it; "
-            "restart the task when no other session changes them"
+            f"{self.source.name}: the columns changed {_STARTS_MAX} times while the task was starting to read rows; "
+            "restart the task when no other session changes the columns"
         )
 
     def _start(self, connection: Connection, columns: Sequence[JdbcColumn]) -> _RunningStatement:
@@ -362,7 +360,8 @@ class _RunningStatement:
             return to_integer(row[self._incrementing])
         except (ValueError, TypeError) as error:
             raise ConnectError(
-                f"{self._name}: values of the incrementing column must be integers: {error}, in row {repr(row)[:120]}"
+                f"{self._name}: values of the incrementing column must be integers: {error}. "
+                f"The row is {repr(row)[:120]}"
             ) from error
 
     def _timestamp_offset(self, row: Row) -> TimestampIncrementingOffset:
@@ -372,8 +371,8 @@ class _RunningStatement:
                 value = row[index]
                 if isinstance(value, Unmappable):
                     raise ConnectError(
-                        f"{self._name}: the timestamp {value.text} cannot be part of a source offset, in row "
-                        f"{repr(row)[:120]}; exclude such rows with a query"
+                        f"{self._name}: the timestamp {value.text} cannot be part of a source offset; exclude such "
+                        f"rows with a query. The row is {repr(row)[:120]}"
                     )
                 return TimestampIncrementingOffset(
                     self._to_instant(value), wall_clock=value if self._has_wall_clock else None
@@ -381,6 +380,6 @@ class _RunningStatement:
         if self._timestamps:  # no query returns a row without a timestamp
             raise ConnectError(
                 f"{self._name}: a zero date that zeroDateTimeBehavior converts to null cannot be part of a source "
-                f"offset, in row {repr(row)[:120]}; exclude such rows with a query"
+                f"offset; exclude such rows with a query. The row is {repr(row)[:120]}"
             )
         return TimestampIncrementingOffset()

@@ -134,7 +134,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
         try:
             connection.close()
         except self._database.driver_error as error:
-            logger.debug("A lost connection could not be closed: %s", error)
+            logger.debug("Cannot close the lost connection to the database: %s", error)
 
     def stop(self) -> None:
         """Close the connection."""

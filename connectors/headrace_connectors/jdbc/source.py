@@ -324,7 +324,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         selected = self._select(existing)
         if not selected and not missing:
             logger.warning(
-                "No table is selected. The database has these tables of the types in table.types: %s",
+                "No table is selected. These tables of the database have a type in table.types: %s",
                 some_names(existing),
             )
         return selected

@@ -114,12 +114,12 @@ class _Parser:
         token = self._name()
         if not token.isdigit():
             self._next -= 1
-            raise self._error("expected a number")
+            raise self._error("expected the precision or scale of the decimal")
         return int(token)
 
     def _name(self) -> str:
         if self._next >= len(self._tokens) or self._tokens[self._next][0] not in ("word", "quoted"):
-            raise self._error("expected a name")
+            raise self._error("expected a name, a type or a number")
         kind, token, _ = self._tokens[self._next]
         self._next += 1
         return token[1:-1].replace("``", "`") if kind == "quoted" else token

@@ -142,8 +142,8 @@ class RecordLayouts:
             columns = self._declared.get(table, self._declared_default)
             if columns is None:
                 raise ConnectError(
-                    f"topic {topic}: columns of records without schemas must be declared; set lakehouse.schema or"
-                    f" lakehouse.table.{table}.schema to Spark DDL (id BIGINT, name STRING, ...)"
+                    f"topic {topic}: the records have no schema, so the table's columns must be configured: set"
+                    f" lakehouse.schema or lakehouse.table.{table}.schema to Spark DDL (id BIGINT, name STRING, ...)"
                 )
             return RecordLayout(columns)
         learned = self._learned.get(topic)

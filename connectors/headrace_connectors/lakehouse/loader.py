@@ -92,7 +92,7 @@ class BatchLoader:
         topics = sorted({range_.topic for range_ in missing})
         self._read_table_columns(topics)
         self._learn_layouts(missing)
-        _log.debug("Batch %d: read the first records of new topics to determine the columns", batch.identity.batch_id)
+        _log.debug("Batch %d: determined the columns of new topics from their first records", batch.identity.batch_id)
         topic_rows, bad = self._read(rows, topics)
         self._check_foreign_tables(topics)
         bad_record_error = self._bad_records.handle(bad)
@@ -143,9 +143,9 @@ class BatchLoader:
                 absent = [name for name in METADATA_COLUMNS if name not in columns.names]
                 if absent:
                     raise TableSchemaError(
-                        f"table {table.writer.directory} has no column {absent[0]}: it was created with"
-                        " lakehouse.metadata.columns=false, or by another tool; set that key to false, or set another"
-                        " table name (lakehouse.table.name.format)"
+                        f"table {table.writer.directory} has no column {absent[0]}: the table was created with"
+                        " lakehouse.metadata.columns=false, or by another tool; set lakehouse.metadata.columns=false"
+                        " or another table name (lakehouse.table.name.format)"
                     )
                 columns = pa.schema([field for field in columns if field.name not in METADATA_COLUMNS])
             types = leaf_type_texts(columns)

@@ -209,7 +209,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         except MissingObjectError as error:
             if isinstance(self._found, BackupObject) and self._found.values not in (None, key):
                 raise DataError(
-                    f"the object with its record keys or headers was deleted after it was listed: {error}"
+                    f"the object that contains the record keys or headers was deleted after it was listed: {error}"
                 ) from error
             raise
 
@@ -275,9 +275,9 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         form = self.config.format_class
         text = f"Cannot read object {key} in {self._bucket.address} with format.class={form}: {error}"
         if self.config.on_error.lower() == "fail":
-            raise ConnectError(f"{text}; behavior.on.error=log skips the rest of such an object") from error
+            raise ConnectError(f"{text}; set behavior.on.error=log to skip the remaining part of the object") from error
         if self.config.on_error.lower() == "log":
-            logger.error("%s; skipping the object after record %d", text, self._done)
+            logger.error("%s; skipping the remaining part of the object, after record %d", text, self._done)
         return self._skip_rest()
 
     def _skip_rest(self) -> SourceBatch:
@@ -356,6 +356,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
                 raise ConnectError(f"A source offset must have the fields {wanted}, not {dict(offset)}")
             if "start" in types and not str(offset["start"]).isdecimal():
                 raise ConnectError(
-                    f"start must be the offset from an object's name, in decimal digits, not {offset['start']}"
+                    "The field start of a source offset must be the offset in the object's name, in decimal digits, "
+                    f"not {offset['start']}"
                 )
         return True

@@ -5,7 +5,7 @@ client reads a response. An idle connection is closed after `IDLE_TIMEOUT_S`. Th
 of a body arrives, but not when a part of a request head arrives.
 
 A server has at most `CONNECTIONS_MAX` connections, and at most half as many as the process may have open files. At
-this limit, a new connection replaces the idle connection that has not completed a response for the longest time. If no
+this limit, a new connection replaces the idle connection that has gone longest without a completed response. If no
 connection is idle, the new connection is closed.
 """
 
@@ -102,6 +102,6 @@ class LimitedHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             kind._last_logged_s = time.monotonic()
             log.warning(
                 "REST server: the limit of %d open connections is reached; for each new connection, the worker closes "
-                "the idle connection that has not completed a response for the longest time",
+                "the idle connection that has gone longest without a completed response",
                 connection_limit(),
             )

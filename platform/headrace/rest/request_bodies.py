@@ -40,7 +40,7 @@ class _LargeBodies:
         reserved: int = getattr(request.state, "reserved", 0)
         added = max(0, size - SMALL_BODY_SIZE) - reserved
         if added > 0 and self.used + added > LARGE_BODIES_SIZE_MAX:
-            raise OverloadedError("Other requests use the memory for large request bodies; retry later")
+            raise OverloadedError("All memory for large request bodies is in use by other requests; retry later")
         self.used += added
         request.state.reserved = reserved + added
 

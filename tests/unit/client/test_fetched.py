@@ -56,7 +56,7 @@ def test_method_next_batch_returns_at_most_the_requested_number_of_records() -> 
     assert [batch.next_offset for batch in batches] == [2 * HALF - 4, 2 * HALF, 2 * HALF + 10]
 
 
-def test_control_batches_at_the_end_of_a_chunk_are_skipped() -> None:
+def test_control_batches_at_the_end_of_a_fetched_chunk_are_skipped() -> None:
     end = 2 * HALF
     marker = build_control_batch(
         ControlType.COMMIT, end_transaction_value(0), timestamp=1, base_offset=end, producer_id=4

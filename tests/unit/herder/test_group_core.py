@@ -106,7 +106,7 @@ def test_worker_rejoins_after_the_rebalance_delay_specified_in_its_assignment() 
     assert effects == [Rejoin("the delay of the scheduled rebalance has elapsed", 250), Run(work("a"))]
 
 
-def test_worker_reports_revoked_tasks_as_held_until_they_have_stopped() -> None:
+def test_worker_reports_revoked_tasks_as_assigned_until_they_have_stopped() -> None:
     core = worker()
     assign(core, ALL)
     kept, revoked = work("a", ("a", 0)), work("", ("a", 1))
@@ -498,7 +498,7 @@ def test_leader_assumes_that_a_revoked_task_may_still_run_until_its_owner_joins_
     assert not core.may_run_task("a")
 
 
-def test_worker_that_is_not_the_leader_returns_no_owner_url() -> None:
+def test_method_owner_url_returns_none_on_a_worker_that_is_not_the_leader() -> None:
     core = worker()
     assign(core, ALL)
     assert core.owner_url("a", None) is None

@@ -66,7 +66,7 @@ def test_metadata_of_a_worker_that_has_read_no_configs_contains_config_offset_mi
 
 
 @pytest.mark.parametrize("version", [Version.COMPATIBLE, Version.SESSIONED])
-def test_metadata_contains_the_held_assignment_encoded_in_the_same_protocol_version(version: Version) -> None:
+def test_worker_metadata_contains_the_current_assignment_encoded_in_the_same_protocol_version(version: Version) -> None:
     held = bytes.fromhex(assignment_hex(f"{version:04x}", f"{ITEMS_HEX} {REVOKED_HEX} 000493e0"))
     assert len(held) == 0x56
     data = encode_metadata(WorkerMetadata(URL, 5, HELD), version)
@@ -74,7 +74,7 @@ def test_metadata_contains_the_held_assignment_encoded_in_the_same_protocol_vers
     assert decode_metadata(data) == WorkerMetadata(URL, 5, HELD)
 
 
-def test_metadata_of_the_eager_protocol_omits_the_held_assignment() -> None:
+def test_worker_metadata_of_the_eager_protocol_omits_the_current_assignment_of_the_worker() -> None:
     assert encode_metadata(WorkerMetadata(URL, 5, HELD), Version.EAGER) == bytes.fromhex(
         f"0000 {URL_HEX} {OFFSET_5_HEX}"
     )
@@ -123,7 +123,7 @@ def test_missing_trailing_fields_and_null_arrays_of_an_assignment_are_decoded_as
     assert (found.leader, found.leader_url, found.config_offset, found.error) == ("m-1", URL, 5, 0)
 
 
-def test_metadata_that_ends_before_the_held_assignment_is_decoded() -> None:
+def test_worker_metadata_without_a_current_assignment_is_decoded() -> None:
     assert decode_metadata(bytes.fromhex(f"0001 {URL_HEX} {OFFSET_5_HEX}")) == WorkerMetadata(URL, 5)
 
 

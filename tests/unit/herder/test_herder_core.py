@@ -390,7 +390,7 @@ def incomplete_commit(worker: SimulatedWorker) -> None:
     worker.carry_out(worker.core.on_snapshot(replace(snapshot, connectors={"c": state})))
 
 
-def test_running_connector_regenerates_task_configs_if_some_are_missing_at_the_commit() -> None:
+def test_running_connector_generates_task_configs_again_if_some_are_missing_before_the_commit_record() -> None:
     worker = running_worker()
     incomplete_commit(worker)
     worker.settle()

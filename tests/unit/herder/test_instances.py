@@ -80,7 +80,9 @@ async def test_status_that_a_worker_of_another_group_wrote_is_replaced_once_per_
     assert [text.split(":")[1].split()[1] for text in errors] == ["other", "third"]
 
 
-async def test_membership_of_a_worker_is_checked_if_its_status_has_another_generation_and_is_not_unassigned() -> None:
+async def test_herder_checks_the_membership_of_a_worker_whose_status_has_another_generation_and_is_not_unassigned() -> (
+    None
+):
     checked: list[tuple[str, str]] = []
     instances = make_instances(
         MemoryOffsetStore(), status_generation=lambda: 5, check_writer=lambda *found: checked.append(found)

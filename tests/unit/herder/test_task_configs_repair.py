@@ -74,7 +74,7 @@ async def test_worker_that_is_not_the_leader_does_not_write_task_configs_of_paus
     assert group.snapshot == before
 
 
-async def test_leader_rewrites_task_configs_of_a_running_connector_whose_configuration_was_rewritten_unchanged() -> (
+async def test_leader_rewrites_task_configs_after_the_same_configuration_of_a_running_connector_is_stored_again() -> (
     None
 ):
     """The connector generates equal task configs and therefore does not store them again."""

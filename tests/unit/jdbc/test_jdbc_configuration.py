@@ -97,7 +97,7 @@ class TestCombinations:
     ) -> None:
         assert message in _errors(JdbcSourceConfig, SOURCE, props)[key]
 
-    def test_tables_may_be_excluded_from_an_include_list(self) -> None:
+    def test_table_exclude_list_is_accepted_together_with_table_include_list(self) -> None:
         assert source_errors(table__include__list=".*", table__exclude__list="b") == {}
 
     def test_topic_prefix_with_characters_that_topic_names_may_not_contain_is_rejected(self) -> None:

@@ -179,7 +179,7 @@ def test_invalid_utf_8_in_a_query_result_is_reported_with_its_row(database: sqli
         read_all(props)
 
 
-def test_source_offset_advances_only_with_the_last_of_several_fetches_of_rows_with_equal_timestamps(
+def test_source_offset_does_not_advance_before_the_last_batch_of_rows_with_equal_timestamps(
     database: sqlite3.Connection,
 ) -> None:
     database.execute("CREATE TABLE events (id INTEGER, at TIMESTAMP NOT NULL)")
@@ -523,7 +523,7 @@ def test_table_with_more_columns_than_the_json_function_of_sqlite_accepts_is_rea
 def test_non_integer_value_in_the_incrementing_column_fails_the_task(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE t (id NUMERIC(20,0) NOT NULL)")
     database.executemany("INSERT INTO t VALUES (?)", [(1,), (1.5,)])
-    with pytest.raises(ConnectError, match=r"t: .* must be integers: 1\.5 is not an integer, in row \(1\.5,\)"):
+    with pytest.raises(ConnectError, match=r"t: .* must be integers: 1\.5 is not an integer\. The row is \(1\.5,\)"):
         read_all(_props(database, mode="incrementing", incrementing_column_name="id"))
 
 

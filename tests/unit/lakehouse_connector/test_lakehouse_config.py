@@ -44,7 +44,7 @@ def test_lakehouse_configuration_has_the_documented_defaults() -> None:
         ("lakehouse__table__name__format", "../${topic}", "relative path"),
         ("lakehouse__table__name__format", "_checkpoints/${topic}", "relative path"),
         ("lakehouse__schema", "id INTEGERS", "expected a type"),
-        ("lakehouse__table__a.b__schema", "id", "expected a name"),
+        ("lakehouse__table__a.b__schema", "id", "expected a name, a type or a number"),
         ("value__converter", "io.confluent.connect.avro.AvroConverter", "set JsonConverter or StringConverter"),
     ],
 )

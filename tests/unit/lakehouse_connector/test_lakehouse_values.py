@@ -173,10 +173,10 @@ def test_spark_ddl_is_parsed_to_table_columns() -> None:
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
-        ("", "expected a name"),
-        ("id", "expected a name"),
+        ("", "expected a name, a type or a number"),
+        ("id", "expected a name, a type or a number"),
         ("id LONGISH", "expected a type .* at 'LONGISH'"),
-        ("id INT,", "expected a name"),
+        ("id INT,", "expected a name, a type or a number"),
         ("id INT name STRING", "expected a comma between columns"),
         ("a array<int", "expected '>'"),
         ("a decimal(40,2)", "precision must be 1 to 38"),

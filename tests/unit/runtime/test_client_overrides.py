@@ -22,7 +22,7 @@ class SelfReadingSink(SinkConnector):
 
 
 @pytest.mark.parametrize("connector", [Source, Sink, SelfReadingSink])
-def test_connector_configuration_without_client_overrides_has_no_override_problems(
+def test_connector_configuration_without_client_overrides_has_no_override_errors(
     connector: type[SourceConnector] | type[SinkConnector],
 ) -> None:
     assert list(override_problems(connector, {"name": "c", "topics": "t"}, {})) == []
@@ -52,6 +52,6 @@ def test_consumer_overrides_of_a_sink_that_reads_its_topics_itself_are_not_valid
     assert [problem.is_error for problem in override_problems(Sink, {"consumer.override.security.protocol": "SSL"}, {})]
 
 
-def test_client_overrides_with_null_values_have_no_override_problems() -> None:
+def test_client_overrides_with_null_values_are_accepted() -> None:
     config = {"producer.override.acks": None, "errors.deadletterqueue.topic.name": None, "name": None}
     assert list(override_problems(Sink, config, {})) == []

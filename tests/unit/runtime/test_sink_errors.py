@@ -162,7 +162,7 @@ def test_error_report_for_a_record_without_fetched_bytes_reads_the_record_from_i
     ]
 
 
-def test_dlq_record_has_the_reconverted_value_and_a_header_if_the_record_was_deleted_from_its_topic() -> None:
+def test_dlq_record_of_a_record_deleted_from_its_topic_has_a_reencoded_value_and_the_header_errors_reencoded() -> None:
     errors, producer, _ = make()
     errors.report(record(16, "new", raw=None), DataError("no")).result(0)
     assert producer.sent[0].values == [b"new"]

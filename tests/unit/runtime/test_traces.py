@@ -120,12 +120,12 @@ def cyclic() -> Exception:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_trace_is_that_of_python(error: Exception) -> None:
+def test_trace_equals_the_text_of_pythons_traceback_module(error: Exception) -> None:
     expected = "".join(traceback.format_exception(error))
     assert [trace_of(error), trace_of(error)] == [expected, expected]
 
 
-def test_frames_of_a_second_trace_are_not_formatted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_trace_reuses_the_formatted_frames_of_the_first_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing() -> Exception:
         return raised(ValueError("x"), 2)
 

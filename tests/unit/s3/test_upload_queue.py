@@ -47,7 +47,7 @@ def test_upload_in_progress_has_no_result_and_does_not_delay_the_results_of_othe
     assert queue.take_results() == {"slow": None}
 
 
-def test_forgetting_uploads_waits_until_they_have_ended_and_discards_their_results(queue: UploadQueue[str]) -> None:
+def test_method_forget_waits_until_the_uploads_have_ended_and_discards_their_results(queue: UploadQueue[str]) -> None:
     ended = []
     queue.start("a", lambda: ended.append("a"))
     queue.start("b", lambda: ended.append("b"))

@@ -338,7 +338,7 @@ async def test_connection_that_receives_eof_processes_pipelined_requests_before_
 
 
 @pytest.mark.parametrize("waiting", [b"", frame(body(b"H")) + frame(body(b"0"))], ids=["nothing", "for a response"])
-def test_eof_closes_connection_immediately_if_no_request_is_left_for_the_next_time_slice(
+def test_eof_closes_connection_immediately_unless_a_request_will_be_processed_in_the_next_time_slice(
     client: SimulatedClient, waiting: bytes
 ) -> None:
     client.send(frame(body(b"0")) + waiting)

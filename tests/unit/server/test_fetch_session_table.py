@@ -66,17 +66,17 @@ def test_fetch_of_a_caught_up_follower_does_not_read_the_log() -> None:
     ],
     ids=["new records", "another leader", "another epoch", "no longer the leader", "serves consumers"],
 )
-def test_log_is_read_if_the_partition_has_new_records_or_a_new_leader_or_serves_consumers(
+def test_follower_fetch_reads_the_log_if_the_partition_has_new_records_or_a_new_leader_or_serves_consumers(
     changes: dict[str, Any],
 ) -> None:
     assert not has_nothing(partition(**changes))
 
 
-def test_log_is_read_if_the_fetch_offset_of_the_follower_is_not_recorded() -> None:
+def test_follower_fetch_reads_the_log_if_the_leader_has_not_recorded_the_fetch_offset() -> None:
     assert not has_nothing(partition(), is_recorded=False)
 
 
-def test_log_is_read_for_every_consumer_fetch() -> None:
+def test_consumer_fetch_always_reads_the_log() -> None:
     assert not has_nothing(partition(), replica=-1)
 
 

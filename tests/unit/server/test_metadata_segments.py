@@ -50,7 +50,7 @@ def test_start_fails_when_a_segment_of_the_metadata_log_is_missing(base: int, wa
 
 @pytest.mark.parametrize("base", [0, 2])
 @pytest.mark.parametrize("cut", [1, 0])
-def test_start_fails_when_a_metadata_segment_ends_before_the_next_segment_begins(base: int, cut: int) -> None:
+def test_node_start_fails_if_a_metadata_log_segment_ends_before_the_next_segment_begins(base: int, cut: int) -> None:
     """The segment is truncated inside or before its last batch. The replay must not skip to the next segment."""
     storage = closed()
     data = storage.read(path(base))

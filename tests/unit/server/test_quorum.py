@@ -203,7 +203,7 @@ def test_follower_loads_the_leaders_snapshot_and_notifies_listeners_once() -> No
     run(work())
 
 
-def test_start_fails_when_the_quorum_state_file_is_unreadable() -> None:
+def test_node_start_fails_if_the_quorum_state_file_is_unreadable() -> None:
     async def work() -> None:
         storage = Storage()
         await (await started(storage)).stop()

@@ -41,7 +41,7 @@ def test_status_record_is_applied_after_this_workers_own_write_has_failed() -> N
     assert read(state, 0, OTHER) == (KEY, OTHER)
 
 
-def test_applying_a_late_unassigned_status_of_another_worker_keeps_the_stored_state_running() -> None:
+def test_late_unassigned_status_of_another_worker_does_not_replace_the_running_status() -> None:
     """The owner writes RUNNING again, so that workers that start later do not read UNASSIGNED."""
     state = StatusTopicState()
     read(state, 0, OWN)

@@ -112,7 +112,7 @@ def test_event_fields_listed_in_add_fields_are_added_to_rows() -> None:
     assert found.value["_op"] == "c"
 
 
-def test_fields_listed_in_add_fields_follow_the_field_named_deleted_in_rewrite_mode() -> None:
+def test_rewrite_mode_adds_the_field_named_deleted_before_the_fields_listed_in_add_fields() -> None:
     (found,) = extract([DELETE], add__fields="op", delete__tombstone__handling__mode="rewrite")
     assert list(found.value) == ["id", "name", "route", "__deleted", "__op"]
     assert found.value["__op"] == "d"

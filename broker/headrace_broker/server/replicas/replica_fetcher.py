@@ -233,7 +233,7 @@ class ReplicaFetcher:
         endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
         if endpoint is None:
             raise ConnectionError(
-                f"broker {self._leader_id} has not registered a listener {self._config.inter_broker_listener}"
+                f"broker {self._leader_id} has not registered the listener {self._config.inter_broker_listener}"
             )
         self._connection = await BrokerConnection.open(
             endpoint.host,

@@ -312,7 +312,7 @@ class Replication:
         """
         if not self.is_registered(replica, broker_epoch):
             raise ApiError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is not registered with epoch {broker_epoch}"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is not registered with broker epoch {broker_epoch}"
             )
 
     def is_registered(self, broker_id: int, broker_epoch: int) -> bool:

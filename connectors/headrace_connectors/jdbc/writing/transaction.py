@@ -64,7 +64,10 @@ class Writer:
         except self._database.driver_error as error:
             if self._has_fresh_tables or not self._database.is_missing_object(error):
                 raise
-            logger.warning("A table has changed (%s), reading its columns again", self._database.error_text(error))
+            logger.warning(
+                "A table or column no longer exists (%s), reading the columns of the tables again",
+                self._database.error_text(error),
+            )
         self._roll_back()
         self._tables.clear()
         self._has_fresh_tables = True
