@@ -103,7 +103,7 @@ def test_record_in_two_partitions_is_reported() -> None:
     assert any("and at 0@0" in line for line in violations(VALID, {0: LOG, 1: [(0, A[0])]}))
 
 
-def test_records_below_the_committed_offset_that_no_group_member_read_are_reported() -> None:
+def test_records_that_no_group_member_read_are_reported_if_they_are_below_the_committed_offset() -> None:
     unread = [event for event in VALID if not (isinstance(event, Read) and event.consumer == "member-1")]
     assert violations(unread, {0: LOG}) == ["group: 3 records of partition 0 were skipped, first 0"]
 

@@ -232,7 +232,7 @@ def test_column_that_changes_from_timestamp_to_date_after_the_task_has_read_the_
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
-def test_change_is_detected_if_the_snapshot_of_the_transaction_is_older_than_the_lock(
+def test_column_rename_is_detected_if_the_snapshot_of_the_transaction_is_older_than_the_lock_on_the_table(
     postgresql: PostgresqlServer, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     postgresql.create(

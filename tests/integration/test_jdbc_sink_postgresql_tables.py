@@ -249,7 +249,7 @@ class TestDeferredConstraints:
         assert [found.offset for found, _ in run.reported] == [MANY]
         assert query(database, "SELECT count(*), max(id) FROM items") == [(MANY + 1, MANY + 1)]
 
-    def test_records_that_refer_to_later_records_are_written_although_another_record_is_rejected(
+    def test_records_with_foreign_keys_to_later_records_are_written_even_if_other_records_are_rejected(
         self, url: str, database: Database
     ) -> None:
         database.execute("CREATE TABLE items (id int PRIMARY KEY, name text UNIQUE, price float8)")

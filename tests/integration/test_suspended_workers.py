@@ -165,7 +165,7 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_after_its_connecto
 
 
 @pytest.mark.slow
-def test_task_of_a_suspended_worker_leaves_its_consumer_group_while_it_calls_put(
+def test_task_of_a_suspended_worker_leaves_its_consumer_group_even_during_a_put_call(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     plugins = tmp_path / "plugins"
@@ -216,7 +216,7 @@ def test_sink_task_continues_at_its_committed_offsets_when_its_worker_continues_
         raise AssertionError(worker.log())
 
 
-def test_self_reading_sink_task_pauses_and_commits_no_offsets_while_its_worker_is_suspended(
+def test_sink_task_that_reads_its_topics_itself_pauses_and_commits_no_offsets_while_its_worker_is_suspended(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """The task of this test reports offsets even while it is paused."""

@@ -34,7 +34,7 @@ def test_lines_of_rows_equal_the_lines_of_single_values(data: tuple[Schema, list
 
 @settings(deadline=None, max_examples=examples(40))
 @given(st.lists(schemaless(), max_size=4))
-def test_lines_of_schemaless_values_equal_the_lines_of_single_values(items: list[Any]) -> None:
+def test_function_java_lines_formats_a_list_of_schemaless_values_like_each_value_alone(items: list[Any]) -> None:
     assert java_lines(None, items) == _lines(None, items)
 
 
@@ -73,18 +73,18 @@ def test_lines_of_map_columns_equal_the_lines_of_single_values(compact: Columns)
 
 @settings(deadline=None, max_examples=examples(100))
 @given(st.data())
-def test_lines_of_struct_columns_equal_the_lines_of_single_values(data: st.DataObject) -> None:
+def test_function_java_lines_formats_struct_columns_like_each_struct_alone(data: st.DataObject) -> None:
     schema = data.draw(struct_of(primitives(), 6)).replace(optional=False)
     compact = data.draw(columns(schema))
     assert java_lines(schema, compact) == _lines(schema, compact.items())
 
 
 @given(st.lists(st.text("a\xe9", max_size=3), min_size=1))
-def test_lines_of_strings_equal_the_lines_of_single_values(texts: list[str]) -> None:
+def test_function_java_lines_formats_a_batch_of_strings_like_each_string_alone(texts: list[str]) -> None:
     assert java_lines(None, _as_lines(texts)) == _lines(None, texts)
 
 
-def test_lines_of_columns_that_contain_ranges_of_numbers_equal_the_lines_of_single_values() -> None:
+def test_function_java_lines_formats_columns_with_ranges_of_numbers_like_each_row_alone() -> None:
     for start in (-5, 0, 1, 999, 1000, 1001, 5_999, 123_456_789):
         for count in (1, 2, 1000, 2500):
             compact = Columns(["o", "x"], [range(start, start + count), Shared("y")], count, is_maps=True)

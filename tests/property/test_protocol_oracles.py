@@ -297,7 +297,9 @@ def test_records_of_internal_topics_and_control_records_round_trip_in_every_vers
         (control_records.VotersRecord, "voters_record"),
     ],
 )
-def test_kio_decodes_control_records_and_encodes_them_to_the_same_bytes(message: type[Message], name: str) -> None:
+def test_library_kio_decodes_control_records_and_encodes_them_to_the_same_bytes(
+    message: type[Message], name: str
+) -> None:
     for version in versions_of(message):
         oracle = kio_class(schema_name_map[name][version][EntityType.data])
         rng = Random(f"kio {name} {version}")

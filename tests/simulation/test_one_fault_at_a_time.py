@@ -407,7 +407,7 @@ def test_replica_that_lost_records_while_its_broker_was_stopped_is_not_elected(l
     run_scenario(scenario)
 
 
-def test_last_in_sync_replica_that_lost_a_segment_is_elected_and_keeps_its_later_records() -> None:
+def test_last_in_sync_replica_that_lost_a_segment_is_elected_and_keeps_the_records_after_this_segment() -> None:
     """The replica with the lost segment is elected, because no other replica has the records after the segment."""
 
     async def scenario(cluster: SimulatedCluster) -> None:

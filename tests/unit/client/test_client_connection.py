@@ -319,7 +319,7 @@ async def test_client_retries_api_versions_request_with_an_older_version_if_the_
 
 
 @in_loop
-async def test_attribute_oldest_request_is_none_while_a_join_group_request_waits_for_its_response() -> None:
+async def test_join_group_request_that_waits_for_its_response_is_not_returned_as_the_oldest_request() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

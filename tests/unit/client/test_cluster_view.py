@@ -36,7 +36,7 @@ def topic(
     return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[] if code else [partition])
 
 
-def test_leader_of_a_partition_is_none_if_the_metadata_does_not_list_the_leader_as_a_broker() -> None:
+def test_cluster_view_returns_no_leader_for_a_partition_whose_leader_is_not_in_the_broker_list() -> None:
     view = ClusterView().updated(
         metadata_response(topic("a"), topic("b", leader=2), topic("c", leader=-1)), requested=["a", "b", "c"]
     )

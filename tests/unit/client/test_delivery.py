@@ -111,7 +111,7 @@ def test_records_are_split_into_runs_of_limited_size_in_their_original_order() -
     assert len(single[0]) == 1
 
 
-def test_splitting_an_accumulator_by_send_returns_one_accumulator_for_each_send() -> None:
+def test_accumulator_is_split_into_one_accumulator_for_each_send_call() -> None:
     delivery, _ = create_delivery(2)
     accumulator = Accumulator("t", 0, 0.0)
     accumulator.add(RecordColumns([b"1"], timestamps=1), 13, DeliveryPart(delivery, 1))

@@ -195,7 +195,7 @@ def test_at_least_once_producer_sends_batch_with_unknown_outcome_in_another_prod
 
 
 @pytest.mark.parametrize(("is_at_least_once", "verdict"), [(False, Verdict.FAILED), (True, Verdict.SPLIT)])
-def test_batch_with_unknown_outcome_is_split_only_by_an_at_least_once_producer(
+def test_batch_that_the_broker_may_have_appended_is_split_only_by_an_at_least_once_producer(
     is_at_least_once: bool, verdict: Verdict
 ) -> None:
     core = known_core(is_at_least_once=is_at_least_once)

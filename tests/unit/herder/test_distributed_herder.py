@@ -311,7 +311,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     ("has_session", "was_leader", "is_permitted"), [(True, True, True), (False, True, False), (True, False, False)]
 )
-async def test_only_the_leader_with_a_valid_session_writes_changes(
+async def test_only_a_leader_with_a_valid_session_writes_changes_to_the_config_topic(
     has_session: bool, was_leader: bool, is_permitted: bool
 ) -> None:
     """A worker that begins a request as the leader may lose its session or the leadership before it writes."""

@@ -485,7 +485,7 @@ def test_restart_plan_contains_the_instances_selected_by_the_parameters_include_
     assert plan_restart(statuses, include_tasks=include_tasks, only_failed=only_failed) == plan
 
 
-def test_restart_plan_with_only_failed_contains_a_failed_connector() -> None:
+def test_restart_plan_for_only_failed_instances_contains_the_failed_connector_and_no_running_task() -> None:
     statuses = statuses_of(State.FAILED, State.RUNNING)
     assert plan_restart(statuses, include_tasks=True, only_failed=True) == RestartPlan(True, [])
 

@@ -45,7 +45,7 @@ def make_instances(offsets: MemoryOffsetStore, statuses: Any = None, **options: 
     return Instances(config, "me", Mock(), statuses=statuses, offsets=offsets, store_task_configs=Mock(), **options)
 
 
-async def test_log_contains_no_error_about_a_start_that_the_worker_has_terminated(
+async def test_worker_logs_no_error_for_a_connector_start_that_it_has_terminated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     instances = make_instances(MemoryOffsetStore())

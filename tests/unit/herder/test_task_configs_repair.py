@@ -103,7 +103,7 @@ async def test_leader_removes_task_configs_that_precede_the_connector_configurat
 
 
 @pytest.mark.parametrize(("tasks", "target"), [(1, TargetState.STARTED), (0, TargetState.PAUSED)])
-async def test_leader_writes_no_task_configs_of_running_connectors_or_connectors_without_tasks(
+async def test_leader_rewrites_no_task_configs_after_a_configuration_change_if_connector_is_running_or_has_no_tasks(
     tasks: int, target: TargetState
 ) -> None:
     group = Group()

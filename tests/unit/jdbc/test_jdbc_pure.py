@@ -442,7 +442,7 @@ def convert_days(policy: str, *days: Any, column: JdbcColumn = DAY) -> list[Any]
     return converter.convert(list(enumerate(days)))
 
 
-def test_setting_unmappable_values_determines_if_a_date_out_of_range_is_replaced_skipped_or_rejected() -> None:
+def test_property_unmappable_values_determines_if_a_date_out_of_range_is_replaced_skipped_or_rejected() -> None:
     day = dt.date(2026, 1, 1)
     assert convert_days("null", day, INFINITE) == [(0, day), (1, None)]
     assert convert_days("clamp", day, INFINITE) == [(0, day), (1, dt.date.max)]

@@ -92,7 +92,7 @@ def test_records_appended_after_a_truncation_are_recovered_after_power_failure(
 
 
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_outdated_log_start_offset_checkpoint_does_not_empty_a_log_that_restarted_at_a_lower_offset(
+def test_log_that_was_reset_to_a_lower_start_offset_keeps_its_records_despite_an_outdated_checkpoint(
     loses_power: bool,
 ) -> None:
     """The checkpoint contains the old log start offset, which is beyond the new log end offset."""
@@ -144,7 +144,9 @@ def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_records_appended_after_a_truncation_by_recovery_are_recovered_after_power_failure(seed: int) -> None:
+def test_records_that_are_appended_after_recovery_truncated_the_log_are_recovered_after_a_power_failure(
+    seed: int,
+) -> None:
     """The disk lost records below the recovery point.
 
     If recovery did not lower the recovery point, the next recovery would not check the new records.

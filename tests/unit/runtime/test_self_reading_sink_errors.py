@@ -57,7 +57,7 @@ def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSin
     ), counters
 
 
-def test_dlq_records_contain_the_original_bytes_of_records_that_a_self_reading_sink_reports(
+def test_records_that_fail_in_a_sink_that_reads_its_topics_itself_are_sent_to_the_dlq_with_their_original_bytes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     producer = Producer()

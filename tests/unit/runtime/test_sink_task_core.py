@@ -161,7 +161,7 @@ def test_no_offsets_of_a_put_are_committed_if_the_report_of_its_record_errors_fa
     assert pre_commit == PreCommit({A: 0}, is_final=True)
 
 
-def test_task_fails_if_record_errors_that_put_raises_contain_an_index_out_of_range() -> None:
+def test_task_fails_if_put_raises_a_record_errors_exception_with_an_index_out_of_range() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -417,7 +417,7 @@ def test_put_without_records_is_not_retried_while_the_worker_does_not_confirm_th
     assert core.next_step(1000) == [Wait(None)]
 
 
-def test_stopped_task_does_not_join_its_group_when_its_worker_confirms_that_the_task_may_run() -> None:
+def test_late_confirmation_by_the_worker_does_not_make_a_stopped_sink_task_rejoin_its_group() -> None:
     core = assigned_core(A)
     core.on_confirmed(False)
     core.release(frozenset({A}))

@@ -207,7 +207,7 @@ def test_stateful_operation_that_does_not_identify_bad_records_fails_the_task(er
     assert reported == []
 
 
-def test_stateful_operation_may_raise_record_errors_without_results_if_every_record_failed() -> None:
+def test_stateful_operation_may_raise_a_record_errors_exception_without_results_if_every_record_failed() -> None:
     built, reported = stages(TOLERANT)
 
     def fails(_part: Numbers) -> None:

@@ -91,7 +91,7 @@ def test_items_before_damaged_gzip_data_are_read(count: int, damage: str) -> Non
         reader.raise_error()
 
 
-def test_headers_before_invalid_headers_are_read() -> None:
+def test_record_headers_that_precede_an_invalid_line_are_read_before_the_error_is_raised() -> None:
     reader = open_reader(b'[{"key":"a","value":"b"}]\n{}\n[]\n', "json", convert=headers_of)
     (headers,) = items_of(reader)
     assert [(each.key, each.value) for each in headers] == [("a", "b")]

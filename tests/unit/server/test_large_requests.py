@@ -75,7 +75,7 @@ def test_large_request_with_three_levels_of_arrays_is_split() -> None:
     ]
 
 
-def test_duplicate_names_in_a_large_request_stay_in_one_part() -> None:
+def test_topics_with_the_same_name_stay_in_one_part_when_a_large_request_is_split() -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in "abcdeafaghib"])
     parts = list(
         split_request(request, RequestSplit(("topics",), ("topics",), keep_duplicates_together=True, items_max=2))

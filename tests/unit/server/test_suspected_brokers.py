@@ -69,7 +69,7 @@ def test_fenced_and_unknown_brokers_are_not_suspected() -> None:
     run_in_virtual_time(check())
 
 
-def test_metadata_responses_list_a_fenced_broker_for_ten_more_seconds() -> None:
+def test_metadata_responses_list_a_fenced_broker_for_ten_seconds_after_it_is_fenced() -> None:
     async def check() -> None:
         suspected = SuspectedBrokers()
         suspected.on_image_change(image(LIVE))

@@ -57,7 +57,9 @@ WHOLE: list[tuple[str, Schema, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("target", "schema", "value", "expected"), WHOLE)
-def test_cast_with_a_type_as_spec_converts_whole_values(target: str, schema: Schema, value: Any, expected: Any) -> None:
+def test_cast_with_only_a_type_in_its_spec_converts_whole_values(
+    target: str, schema: Schema, value: Any, expected: Any
+) -> None:
     new_schema, transformed = apply_to_value(make_plugin("Cast$Value", spec=target), value, schema)
     assert new_schema == Schema(Type(target))
     assert transformed == expected

@@ -94,7 +94,7 @@ class TestFilter:
         ]
 
     @pytest.mark.parametrize("value", [{}, {"author": None}, None, {"title": "x"}])
-    def test_filter_rejects_keeps_or_drops_a_record_with_a_missing_or_null_field_as_configured(
+    def test_property_missing_or_null_behavior_of_filter_determines_if_the_record_fails_is_kept_or_is_dropped(
         self, value: Any
     ) -> None:
         assert "is missing or null" in str(transform_errors(self.filter(), source_batch([value]))[0])
