@@ -578,7 +578,7 @@ async def committed_offset(client: Cluster) -> int:
     return -1 if found is None else found.offset
 
 
-def test_simulation_counts_members_of_an_uncommitted_isr_before_it_kills_a_broker() -> None:
+def test_simulation_considers_the_uncommitted_isr_when_it_decides_whether_it_may_kill_a_broker() -> None:
     """`may_kill` also counts the members of an uncommitted ISR, because this ISR may be committed after the fault."""
 
     async def scenario(cluster: SimulatedCluster) -> None:

@@ -467,7 +467,7 @@ def test_append_after_a_truncation_waits_until_the_truncation_is_synced(outcome:
     assert synced == [path] * (2 if outcome == "truncated again" else 1)
 
 
-def test_maintenance_writes_few_leader_epoch_checkpoints_per_run_and_skips_those_that_a_roll_or_flush_wrote() -> None:
+def test_maintenance_writes_a_limited_number_of_missing_leader_epoch_checkpoints_per_run() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))

@@ -80,7 +80,7 @@ def test_consumer_fetch_always_reads_the_log() -> None:
     assert not has_nothing(partition(), replica=-1)
 
 
-def test_fetched_partition_that_this_broker_does_not_have_is_not_treated_as_caught_up() -> None:
+def test_follower_is_not_considered_caught_up_if_it_fetches_a_partition_that_this_broker_does_not_have() -> None:
     assert not has_nothing(None)
 
 

@@ -15,7 +15,7 @@ def read(state: StatusTopicState, offset: int, status: Status | None) -> tuple[S
     return state.apply(offset, encode_key(KEY), None if status is None else encode_status(status))
 
 
-def test_status_record_before_this_workers_own_write_is_not_applied() -> None:
+def test_status_record_that_precedes_this_workers_own_write_in_the_status_topic_is_not_applied() -> None:
     state = StatusTopicState()
     state.put("c", 0, OWN)
     assert read(state, 0, OTHER) is None

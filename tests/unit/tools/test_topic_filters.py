@@ -133,7 +133,7 @@ def test_option_unavailable_partitions_shows_a_partition_whose_leader_is_not_liv
     assert len(list(describe(TOPIC, Report(unavailable=True), {1}))) == 2
 
 
-def test_option_topics_with_overrides_shows_only_topics_with_configs() -> None:
+def test_option_topics_with_overrides_shows_only_topics_that_have_topic_level_configs() -> None:
     assert len(list(describe(TOPIC, Report(only_overrides=True), LIVE))) == 1
     plain = TopicDescription("p", "", (HEALTHY,))
     assert list(describe(plain, Report(only_overrides=True), LIVE)) == []
