@@ -28,7 +28,7 @@ def schema_and_rows(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 
 @settings(deadline=None, max_examples=examples(60))
 @given(schema_and_rows())
-def test_lines_of_rows_equal_the_lines_of_single_values(data: tuple[Schema, list[Any]]) -> None:
+def test_function_java_lines_formats_rows_like_each_row_alone(data: tuple[Schema, list[Any]]) -> None:
     assert java_lines(*data) == _lines(*data)
 
 
@@ -67,7 +67,7 @@ def _as_lines(texts: list[str]) -> Lines:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(columns(None))
-def test_lines_of_map_columns_equal_the_lines_of_single_values(compact: Columns) -> None:
+def test_function_java_lines_formats_map_columns_like_each_map_alone(compact: Columns) -> None:
     assert java_lines(None, compact) == _lines(None, compact.items())
 
 
