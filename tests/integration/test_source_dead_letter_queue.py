@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from support.broker import running_broker
 from support.topics import read_topic
@@ -68,3 +69,24 @@ def test_source_whose_records_all_fail_waits_for_its_dead_letter_queue_and_loses
         wait_for(lambda: worker.request("GET", "/connectors/source/offsets") == {"offsets": offset}, "the offset", 60)
         values = {json.loads(record.value() or b"")["value"] for record in read_topic(broker.address, "dead")}
         assert values == {f"line {number}" for number in range(RECORDS)}
+
+
+def test_task_fails_and_names_max_block_ms_after_its_dead_letter_queue_topic_was_deleted(tmp_path: Path) -> None:
+    file = tmp_path / "in.txt"
+    file.touch()
+    with (
+        running_broker(tmp_path, auto_create_topics_enable="false") as broker,
+        Worker(tmp_path, {"bootstrap.servers": broker.address}) as worker,
+    ):
+        worker.create("source", {
+            "connector.class": "FileStreamSource", "file": str(file), "topic": "lines", "errors.tolerance": "all",
+            "errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1",
+            "transforms": "e", "transforms.e.type": "ExtractField$Value", "transforms.e.field": "missing",
+            "producer.override.max.block.ms": "1000",
+        })  # fmt: skip
+        worker.wait_for_task_state("source", 0, "RUNNING")
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.delete_topics(["dead"])["dead"].result(20)
+        file.write_text("line\n")
+        worker.wait_for_task_state("source", 0, "FAILED")
+        assert "no metadata of topic dead within max.block.ms=1000: " in worker.status("source")["tasks"][0]["trace"]

@@ -50,6 +50,29 @@ class BlockingSink(SinkTask[BlockingSinkConfig]):
         self.note("close")
 """
 
+STARTING_SINK = """
+import os, time
+
+from headrace.api import Config, SinkTask, key
+
+class StartingSinkConfig(Config):
+    journal: str = key("journal")
+    starts_when: str = key("starts.when")
+
+class StartingSink(SinkTask[StartingSinkConfig]):
+    def note(self, call):
+        with open(self.config.journal, "a") as file:
+            file.write(call + "\\n")
+    def start(self, config):
+        self.note("start")
+        while not os.path.exists(config.starts_when):
+            time.sleep(0.05)
+        self.note("started")
+    def put(self, records):
+        if len(records):
+            self.note("put")
+"""
+
 COUNTING_SINK = """
 import itertools
 
@@ -187,6 +210,29 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_even_during_a_put_
 
 
 @pytest.mark.slow
+def test_sink_task_whose_start_returns_while_its_worker_is_suspended_does_not_join_its_consumer_group(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "starting_sink.py").write_text(STARTING_SINK)
+    journal, starts = tmp_path / "journal", tmp_path / "starts"
+    config = {"connector.class": "StartingSink", "topics": "in", "journal": str(journal), "starts.when": str(starts)}
+    produce(broker, "")
+    with worker_group(tmp_path, broker.address, 1, {"plugin.path": str(plugins)}) as [worker]:
+        worker.create("s", config)
+        wait_for(lambda: values_in(journal) == {"start"}, "the call of start has begun", 60, worker.log)
+        with suspended(worker):
+            wait_for(lambda: "does not begin to work" in worker.log(), "the task is not confirmed", 20, worker.log)
+            starts.touch()
+            wait_for(lambda: "started" in values_in(journal), "the call of start has returned", 20)
+            time.sleep(2)  # several times as long as a task needs to join its group
+            assert members(broker) == 0
+            assert "put" not in values_in(journal)
+        wait_for(lambda: "put" in values_in(journal), "the task works", 60, worker.log)
+
+
+@pytest.mark.slow
 def test_sink_task_continues_at_its_committed_offsets_when_its_worker_continues_before_its_session_has_expired(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -211,7 +257,7 @@ def test_sink_task_continues_at_its_committed_offsets_when_its_worker_continues_
                 wait_for(lambda: members(broker) == 0, "the task has left its consumer group", 20)
                 expected |= produce(broker, f"{attempt}-after-")
             wait_for(has_all_records, "all records are written", 60, worker.log)
-            if "joining group connect-s again" in worker.log():
+            if "is a member of its group again; continuing" in worker.log():
                 return
         raise AssertionError(worker.log())
 

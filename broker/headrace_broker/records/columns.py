@@ -53,7 +53,7 @@ class RecordColumns:
         )
 
     def whole_values(self) -> list[bytes | None]:
-        """Return the values including `before` and `after`."""
+        """Return complete values: the bytes of `before`, the value, and the bytes of `after`. Null values stay None."""
         before, after = self.before, self.after
         if not before and not after:
             return self.values

@@ -21,7 +21,7 @@ from headrace.runtime.topic_creator import create_topic
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.delivery import Completion
-from headrace_broker.client.errors import BufferExhaustedError, TimedOutError
+from headrace_broker.client.errors import BufferExhaustedError, ClientError, TimedOutError
 from headrace_broker.client.producer import Producer
 from headrace_broker.records.columns import RecordColumns
 
@@ -78,16 +78,20 @@ class DeadLetterQueue:
         the wait.
         """
         columns = self._with_headers(failure, origin, record)
-        deadline_s = time.monotonic() + self._producer.max_block_ms / 1000
+        max_block_ms = self._producer.max_block_ms
+        deadline_s = time.monotonic() + max_block_ms / 1000
         while True:
             raise_if_ending()
             try:
                 self._producer.send_with_callback(self.topic, 0, columns, on_done, timeout_ms=_WAIT_MS)
             except BufferExhaustedError:
                 continue
-            except TimedOutError:
+            except TimedOutError as error:
                 if time.monotonic() >= deadline_s:
-                    raise
+                    reason = error.__cause__ if isinstance(error.__cause__, ClientError) else "no response"
+                    raise TimedOutError(
+                        f"no metadata of topic {self.topic} within max.block.ms={max_block_ms:.0f}: {reason}"
+                    ) from error
             else:
                 return
 

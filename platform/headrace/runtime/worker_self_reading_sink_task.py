@@ -48,10 +48,9 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         self._committed = self.open_client(self._fetch_committed)
         self.errors = self._open_errors()
         self.task.context = _Context(self)
-        self.plugins.start_task(self.task)
+        self.start_task()
         self.report_running()
         self.later(self.commit_in_background(self._commit))
-        self.watch_worker(self._on_confirmed)
         self.task.run()
         if not self.stopping.is_set():
             raise RuntimeError("the task's run method returned although the task was not stopped")
@@ -93,19 +92,15 @@ class WorkerSelfReadingSinkTask(WorkerTask):
     def _request_pause_or_resume(self) -> None:
         self.loop.run_in_executor(None, self.task.pause if self.pause_requested else self.task.resume)
 
-    def _on_confirmed(self, is_confirmed: bool) -> None:
-        """Let the task pause and commit no offsets while its worker does not confirm that the task may run."""
+    def on_confirmed(self, is_confirmed: bool) -> None:
+        """Let the task pause, and commit no offsets. Or let it resume, unless the user has paused it."""
         self._is_confirmed = is_confirmed
-        if is_confirmed:
-            log.info("Task %s: its worker responds and is a member of its group again; continuing", self.spec.name)
-        else:
-            log.error(
-                "Task %s: its worker did not respond within session.timeout.ms or is not a member of its group, so "
-                "another worker may run the task. The task pauses until its worker responds as a group member",
-                self.spec.name,
-            )
         if not self.paused:
             self._request_pause_or_resume()
+
+    def describe_unconfirmed(self) -> str:
+        """Return that the task pauses."""
+        return "pauses"
 
     def report(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Report that all records before these offsets are durable. Any thread of the task may call this method."""

@@ -58,12 +58,11 @@ class WorkerSinkTask(WorkerTask):
         """Handle events and put records until the task is stopped."""
         self._open()
         self.task.context = _Context(self)
-        self.plugins.start_task(self.task)
+        self.start_task()
         if self.task.accepts_json_texts and not self._chain:
             self._from_bytes.keep_json_texts()
         self.open_client(self._open_consumer)
         self.loop.call_soon_threadsafe(self.background, self._commit_forever())
-        self.watch_worker(self._on_confirmed)
         self.report_running()
         while not self.stopping.is_set():
             self._step()
@@ -319,27 +318,21 @@ class WorkerSinkTask(WorkerTask):
         await consumer.open()
         self._consumer = consumer
 
-    def _on_confirmed(self, is_confirmed: bool) -> None:
-        if is_confirmed:
-            log.info(
-                "Task %s: its worker responds and is a member of its group again; joining group %s again",
-                self.spec.name,
-                self._config.group_id,
-            )
-        else:
-            log.error(
-                "Task %s: its worker did not respond within session.timeout.ms or is not a member of its group, so "
-                "another worker may run the task. The task leaves group %s until its worker responds as a group member",
-                self.spec.name,
-                self._config.group_id,
-            )
+    def on_confirmed(self, is_confirmed: bool) -> None:
+        """Leave the consumer group, or join it again."""
+        if not is_confirmed:
             # The task's thread leaves the group, too, but a `put` may delay the thread for a long time.
             self.background(self._leave_group())
         self._is_confirmed = is_confirmed
         self._queue(lambda: self.core.on_confirmed(is_confirmed and self._is_confirmed))
 
+    def describe_unconfirmed(self) -> str:
+        """Return that the task leaves its consumer group."""
+        return f"leaves group {self._config.group_id}"
+
     async def _leave_group(self) -> None:
-        await self._running.close(removes_static_member=False)
+        if self._consumer is not None:  # otherwise the task's thread leaves the group when it has opened the consumer
+            await self._consumer.close(removes_static_member=False)
 
     async def _commit_forever(self) -> None:
         interval_s = self.spec.worker_ms("offset.flush.interval.ms") / 1000

@@ -72,9 +72,8 @@ class WorkerSourceTask(WorkerTask):
         """Poll and send until the task is stopped."""
         self._open()
         self.task.context = _Context(self)
-        self.plugins.start_task(self.task)
+        self.start_task()
         self.later(self.commit_in_background(self._commit))
-        self.watch_worker(self._on_confirmed)
         has_stopped = False
         while not has_stopped:
             has_stopped = self._step()
@@ -269,16 +268,13 @@ class WorkerSourceTask(WorkerTask):
             self._core_called.set()
         self._carry_out(effects)
 
-    def _on_confirmed(self, is_confirmed: bool) -> None:
-        if is_confirmed:
-            log.info("Task %s: its worker responds and is a member of its group again; polling again", self.spec.name)
-        else:
-            log.error(
-                "Task %s: its worker did not respond within session.timeout.ms or is not a member of its group, so "
-                "another worker may run the task. The task does not poll until its worker responds as a group member",
-                self.spec.name,
-            )
+    def on_confirmed(self, is_confirmed: bool) -> None:
+        """Stop polling, or poll again."""
         self._report_event(self.core.on_confirmed, is_confirmed)
+
+    def describe_unconfirmed(self) -> str:
+        """Return that the task does not poll."""
+        return "does not poll"
 
     def _on_acknowledged(self, send: core.Send, count: int, sent: SendMetadata | None, error: Exception | None) -> None:
         if error is not None:

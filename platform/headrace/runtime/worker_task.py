@@ -69,6 +69,9 @@ class WorkerTask:
         self._instance = instance
         self._paused = spec.paused
         self._ended = asyncio.Event()
+        self._confirmed = asyncio.Event()  # no other worker runs the task
+        self._confirmed.set()
+        self._has_started = False  # `start_task` has returned
         self._background: set[asyncio.Task[None]] = set()
 
     # Defined by the subclasses
@@ -86,6 +89,17 @@ class WorkerTask:
     def wake(self) -> None:
         """Called on the event loop when `stopping` or `paused` has changed."""
 
+    def on_confirmed(self, is_confirmed: bool) -> None:
+        """Stop the task's work if `is_confirmed` is False, because another worker may run the task. Otherwise continue.
+
+        Called on the event loop, only after `start_task` has returned. The first call has `is_confirmed=False`.
+        """
+        raise NotImplementedError
+
+    def describe_unconfirmed(self) -> str:
+        """Return what the task does while another worker may run it. It follows "The task" in a log line."""
+        raise NotImplementedError
+
     def wake_task(self) -> None:
         """Interrupt running plug-in code. Called in a separate thread."""
         self.task.wake_up()
@@ -100,6 +114,8 @@ class WorkerTask:
         """Start the thread."""
         threading.Thread(target=self._run, name=f"task-{self.spec.name}", daemon=True).start()
         self.background(self._report_forever())
+        if "group.id" in self.spec.worker:  # only workers in a group have a session timeout
+            self.background(self._watch_worker(self.spec.worker_ms("session.timeout.ms") / 1000))
 
     async def stop(self) -> None:
         """Request the end of the thread and wait until it has ended."""
@@ -159,6 +175,18 @@ class WorkerTask:
                 )
         raise AssertionError("unreachable")
 
+    def start_task(self) -> None:
+        """Call the task's `start`, then wait while another worker may run the task.
+
+        Raises ClosedError if the task is stopped meanwhile.
+        """
+        self.plugins.start_task(self.task)
+        confirmed = self.later(self._begin_when_confirmed())
+        while not concurrent.futures.wait([confirmed], timeout=RECONNECT_INTERVAL_S).done:
+            if self.stopping.is_set():
+                confirmed.cancel()
+                raise ClosedError("the task is being stopped")
+
     def wait_before_retry(self, delay_ms: int) -> bool:
         """Wait and return True.
 
@@ -200,19 +228,29 @@ class WorkerTask:
             await asyncio.sleep(interval_s)
             await commit()
 
-    def watch_worker(self, set_confirmed: Callable[[bool], None]) -> None:
-        """Call `set_confirmed(False)` when another worker may run the task, and `set_confirmed(True)` when none may.
+    async def _watch_worker(self, timeout_s: float) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
+        confirmation = messages.ConfirmTask(self._instance)
+        await worker_watch.watch(lambda: self._channel.request(confirmation), timeout_s, self._set_confirmed)
 
-        The calls are made on the event loop. Only workers in a group have a session timeout. Called in the task's
-        thread.
-        """
-        if "group.id" not in self.spec.worker:
-            return
-        timeout_s = self.spec.worker_ms("session.timeout.ms") / 1000
-        watch = worker_watch.watch(
-            lambda: self._channel.request(messages.ConfirmTask(self._instance)), timeout_s, set_confirmed
-        )
-        self.loop.call_soon_threadsafe(self.background, watch)
+    def _set_confirmed(self, is_confirmed: bool) -> None:
+        if is_confirmed:
+            self._confirmed.set()
+            log.info("Task %s: its worker responds and is a member of its group again; continuing", self.spec.name)
+        else:
+            self._confirmed.clear()
+            log.error(
+                "Task %s: its worker did not respond within session.timeout.ms or is not a member of its group, so "
+                "another worker may run the task. The task %s until its worker responds as a group member",
+                self.spec.name,
+                self.describe_unconfirmed() if self._has_started else "does not begin to work",
+            )
+        if self._has_started:
+            self.on_confirmed(is_confirmed)
+
+    async def _begin_when_confirmed(self) -> None:
+        await self._confirmed.wait()
+        self._has_started = True
 
     def use_topic(self, topic: str) -> None:
         """Report that the connector uses a topic (KIP-558). Callable from any thread."""

@@ -68,7 +68,7 @@ async def test_status_of_a_failed_task_has_state_failed_and_a_trace_until_the_ta
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_tasks_start_after_generating_task_configs_has_failed_several_times(
+async def test_tasks_start_when_generating_their_configs_succeeds_after_several_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "RETRY_BACKOFF_MIN_MS", 1)
