@@ -221,7 +221,7 @@ def test_rows_of_a_query_whose_table_changes_when_the_statement_starts_have_the_
     assert (list(batch.values), types_of(batch.value_schema.fields)) == ([row], expected)
 
 
-def test_column_that_changes_from_timestamp_to_date_after_the_task_has_read_the_columns_is_read_as_a_date(
+def test_column_is_read_as_a_date_if_its_type_changes_from_timestamp_to_date_after_the_task_has_read_the_column_types(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = "timestamp" if isinstance(server, PostgresqlServer) else "datetime"

@@ -303,7 +303,7 @@ def test_row_that_is_committed_after_a_row_with_a_larger_id_is_skipped_unless_sn
             assert ids_read(settings | more, database.execute, late.execute) == expected
 
 
-def test_source_with_snapshot_horizon_fails_if_the_user_lacks_the_privilege_process(
+def test_source_with_snapshot_horizon_fails_if_the_user_lacks_the_process_privilege(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY)")

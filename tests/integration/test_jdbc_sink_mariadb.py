@@ -279,7 +279,7 @@ def test_timestamp_columns_contain_the_correct_instants_if_the_server_time_zone_
     assert found == [(instant.timestamp(), instant.timestamp(), local)]
 
 
-def test_ssl_mode_required_fails_if_the_server_does_not_support_tls(url: str, database: Any) -> None:
+def test_connection_with_ssl_mode_required_fails_if_the_server_does_not_support_tls(url: str, database: Any) -> None:
     query(database, "CREATE TABLE items (id INT, name TEXT, price DOUBLE)")
     put(f"{url}&sslMode=PREFERRED", [item(1)])
     with pytest.raises(ConnectError, match="SSL is required but the server doesn't support it"):

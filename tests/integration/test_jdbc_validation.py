@@ -95,7 +95,7 @@ def test_validation_reports_a_missing_role_for_connection_user(postgresql: dict[
     assert 'role "nobody" does not exist' in message
 
 
-def test_validation_reports_a_wrong_password_for_connection_password(mysql: dict[str, str]) -> None:
+def test_validation_reports_a_wrong_password_as_an_error_of_the_key_connection_password(mysql: dict[str, str]) -> None:
     secure = {**mysql, "connection.user": "secure", "connection.password": "secret"}
     assert _errors(secure) == {}
     assert list(_errors({**secure, "connection.password": "wrong"})) == ["connection.password"]

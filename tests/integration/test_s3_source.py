@@ -316,7 +316,7 @@ def test_records_before_damaged_data_are_restored_if_behavior_on_error_is_log(
 
 
 @pytest.mark.parametrize("deleted", ["keys", "values"])
-def test_deletion_of_an_object_with_keys_fails_the_task_and_a_deleted_object_with_values_is_skipped_and_logged(
+def test_deleted_object_fails_the_task_if_it_contains_record_keys_and_is_skipped_if_it_contains_record_values(
     bucket: s3.S3Server, deleted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(6)], store__kafka__keys="true")

@@ -347,6 +347,6 @@ def test_worker_group_keeps_its_invariants_under_random_events(seed: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(10_000, 12_000, 250))
-def test_worker_group_keeps_its_invariants_under_random_events_of_two_thousand_seeds(first: int) -> None:
+def test_worker_group_keeps_its_invariants_when_random_events_occur(first: int) -> None:
     for seed in range(first, first + 250):
         run_seed(seed, steps=200)

@@ -175,7 +175,9 @@ def similar_maps(draw: st.DrawFn) -> list[bytes]:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(similar_maps())
-def test_json_converter_decodes_a_list_of_similar_maps_like_single_payloads(payloads: list[bytes]) -> None:
+def test_json_converter_decodes_a_list_of_similar_maps_in_the_same_way_as_one_map_at_a_time(
+    payloads: list[bytes],
+) -> None:
     """A list of payloads decodes to the same values and types as single payloads, and fails for the same payloads."""
     decoder = PayloadDecoder(None, True)
     expected: list[Any] = []

@@ -104,6 +104,6 @@ def test_json_number_outside_the_range_of_a_double_is_decoded_as_infinity() -> N
     assert accepted.items() == [{"a": math.inf, "b": -math.inf}]
 
 
-def test_take_of_json_texts_returns_the_texts_and_values_at_the_given_indexes_in_the_given_order() -> None:
+def test_method_take_of_json_texts_returns_the_texts_and_values_at_the_given_indexes_in_the_given_order() -> None:
     selected = JsonTexts([b'{"a":1}', b'{"a":2}', b'{"a":3}']).take([2, 0])
     assert (selected.texts, selected.items()) == ([b'{"a":3}', b'{"a":1}'], [{"a": 3}, {"a": 1}])

@@ -151,7 +151,7 @@ def test_metadata_quorum_tool_with_bootstrap_controller_queries_the_controllers(
         assert re.search(words, done.stdout + done.stderr), done.stdout + done.stderr
 
 
-def test_admin_tools_accept_bootstrap_controller(cluster: ClusterProcess) -> None:
+def test_admin_tools_accept_the_option_bootstrap_controller(cluster: ClusterProcess) -> None:
     controllers = f"127.0.0.1:{cluster.base_port + 1001},127.0.0.1:{cluster.base_port + 1000}"
 
     def run_tool(tool: str, *arguments: str, status: int = 0) -> str:

@@ -154,7 +154,7 @@ def fetch(broker: BrokerProcess, group: str, topic: str, partition: int) -> Topi
     return found
 
 
-def test_confluent_kafka_fetches_metadata_and_leader_epoch_of_committed_offsets(
+def test_confluent_kafka_fetches_committed_offsets_with_their_metadata_and_leader_epoch(
     broker: BrokerProcess, topic: str
 ) -> None:
     commit(broker, "rounds-c", TopicPartition(topic, 1, 5, metadata="a note, ☃", leader_epoch=0))
@@ -183,7 +183,9 @@ def test_aiokafka_commits_offsets_with_metadata(broker: BrokerProcess, topic: st
 
 
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's schema loader
-def test_kafka_python_fetches_metadata_and_leader_epoch_of_committed_offsets(broker: BrokerProcess, topic: str) -> None:
+def test_kafka_python_fetches_committed_offsets_with_their_metadata_and_leader_epoch(
+    broker: BrokerProcess, topic: str
+) -> None:
     import kafka
 
     consumer = kafka.KafkaConsumer(bootstrap_servers=broker.address, group_id="rounds-k", enable_auto_commit=False)

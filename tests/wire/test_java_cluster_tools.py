@@ -49,7 +49,7 @@ def test_kafka_metadata_quorum_tool_accepts_bootstrap_servers_and_bootstrap_cont
     assert all(int(row[4]) > 1_700_000_000_000 for row in rows)
 
 
-def test_kafkas_tools_accept_bootstrap_controller(cluster: ClusterProcess) -> None:
+def test_kafkas_tools_accept_the_option_bootstrap_controller(cluster: ClusterProcess) -> None:
     controllers = ("--bootstrap-controller", f"127.0.0.1:{cluster.base_port + 1001}")
     configs, everyone = "kafka.admin.ConfigCommand", ("--entity-type", "brokers", "--entity-default")
     run(configs, cluster, *controllers, "--alter", *everyone, "--add-config", "log.retention.ms=9000")

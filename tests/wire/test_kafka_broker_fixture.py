@@ -201,7 +201,7 @@ for _ in range(3):
     assert later_ms < START_MS_MAX
 
 
-def test_closed_broker_leaves_no_thread_no_connection_and_no_directory() -> None:
+def test_closed_test_broker_leaves_no_thread_connection_or_directory_behind() -> None:
     before = set(threading.enumerate())
     for _ in range(2):
         with KafkaBroker() as broker:
@@ -217,7 +217,7 @@ def test_closed_broker_leaves_no_thread_no_connection_and_no_directory() -> None
     assert set(threading.enumerate()) == before
 
 
-def test_two_test_brokers_in_one_process_share_no_records_and_no_faults() -> None:
+def test_two_test_brokers_in_one_process_share_no_records_and_no_injected_faults() -> None:
     with KafkaBroker() as first, KafkaBroker() as second:
         first.produce("topic", ["first"])
         second.produce("topic", ["second"])

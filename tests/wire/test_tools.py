@@ -304,7 +304,7 @@ def test_console_consumer_exits_when_its_output_pipe_is_closed(broker: BrokerPro
         assert consumer.wait(20) == 0
 
 
-def test_signal_ends_console_consumer_while_its_output_pipe_is_full(broker: BrokerProcess) -> None:
+def test_interrupt_signal_stops_a_console_consumer_that_is_blocked_by_a_full_output_pipe(broker: BrokerProcess) -> None:
     produce(broker, "console-stuck", "x" * 1000 + "\n" + "y\n" * 300_000)
     with started(
         "console_consumer", broker, "--topic", "console-stuck", "--from-beginning", "--group", "stuck"

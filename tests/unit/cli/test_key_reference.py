@@ -16,7 +16,7 @@ def pages() -> dict[str, str]:
     return key_reference.pages()
 
 
-def test_reference_in_docs_equals_the_generated_reference(pages: dict[str, str]) -> None:
+def test_configuration_key_reference_in_docs_equals_the_generated_reference(pages: dict[str, str]) -> None:
     committed = {path.name: path.read_text() for path in REFERENCE.iterdir()}
     outdated = [name for name in sorted({*pages, *committed}) if pages.get(name) != committed.get(name)]
     assert outdated == [], "run make docs"

@@ -74,7 +74,7 @@ def test_group_leader_sends_assignments_of_all_members() -> None:
     assert core.heartbeat_due_ms() == 3_005
 
 
-def test_group_follower_and_rejoining_static_group_leader_send_no_assignments() -> None:
+def test_member_sends_no_assignments_if_another_member_leads_the_group_or_if_skip_assignment_is_true() -> None:
     core = make_core()
     core.join_request([("default", b"x")])
     assert core.on_join(join_response(leader="other")) is NextStep.FOLLOW
@@ -121,7 +121,7 @@ def test_heartbeat_error_code_determines_the_next_step_of_the_member(
     assert (core.generation.member_id == "m") is keeps_id
 
 
-def test_session_of_a_member_expires_without_heartbeat_responses() -> None:
+def test_session_expires_if_a_member_receives_no_heartbeat_responses() -> None:
     core = make_core()
     make_stable(core, now_ms=1_000)
     core.heartbeat_request(4_000)
@@ -149,7 +149,7 @@ def test_dynamic_member_sends_leave_group_but_static_member_does_not() -> None:
     assert static.leave_request("done", 5) is None
 
 
-def test_member_without_a_join_group_response_drops_its_generation_when_its_session_expires() -> None:
+def test_member_that_receives_no_join_group_response_drops_its_generation_when_its_session_expires() -> None:
     core = make_core()
     assert core.on_no_response(90_000) is NextStep.FIND_COORDINATOR  # the member has no assignment to drop
     make_stable(core, 1_000)

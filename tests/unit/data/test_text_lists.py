@@ -31,7 +31,7 @@ ROW = struct(fields=[("100%", INT64_SCHEMA), ("b", OPTIONAL_STRING_SCHEMA), ("f"
         (None, []),
     ],
 )
-def test_list_of_values_is_formatted_to_the_same_texts_as_single_values(
+def test_list_of_values_is_formatted_to_the_same_texts_as_each_value_alone(
     schema: Schema | None, values: list[Any]
 ) -> None:
     assert java_lines(schema, values) == "".join(java_string(value, schema) + "\n" for value in values)

@@ -37,6 +37,6 @@ def test_shared_modules_include_all_slow_imports_of_the_dialect_and_start_no_thr
     assert (process.stdout.strip(), process.stderr) == ("", "")
 
 
-def test_shared_modules_are_empty_for_an_invalid_url() -> None:
+def test_no_shared_modules_are_returned_for_an_invalid_url() -> None:
     assert JdbcSourceConnector.shared_modules({}) == ()
     assert JdbcSourceConnector.shared_modules({"connection.url": "jdbc:db2"}) == ()

@@ -54,7 +54,7 @@ def test_removed_topic_has_no_changed_partitions() -> None:
     assert delta.changed_topics == {}
 
 
-def test_diff_of_images_contains_only_changed_partitions() -> None:
+def test_difference_between_two_metadata_images_contains_only_the_changed_partitions() -> None:
     changed = replace(PARTITION, isr=(1,), partition_epoch=1)
     topic = TopicImage("t", TOPIC_ID, (PARTITION, changed, PARTITION, PARTITION))
     assert diff_images(IMAGE, replace(IMAGE, topics={"t": topic})).changed_topics == {"t": {1, 3}}

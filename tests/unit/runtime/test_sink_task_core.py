@@ -74,7 +74,7 @@ def test_put_contains_records_of_all_partitions_of_a_poll() -> None:
 
 
 @pytest.mark.parametrize("records_max", [1, 2, 3])
-def test_put_has_at_most_max_poll_records(records_max: int) -> None:
+def test_put_receives_at_most_max_poll_records(records_max: int) -> None:
     core = assigned_core(A, B, records_max=records_max)
     core.on_fetched([Chunk(A, 0, 4), Chunk(B, 0, 3)])
     puts = []

@@ -17,7 +17,7 @@ from support.ports import free_ports
 
 
 @pytest.mark.parametrize("waits_for", ["the quorum", "its logs"])
-def test_cancelled_start_of_a_node_closes_its_quorum(
+def test_cancelled_start_of_a_node_closes_the_quorum_of_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str
 ) -> None:
     """An open quorum would still write to the metadata log after the node has unlocked its directories."""

@@ -92,7 +92,7 @@ def test_append_does_not_check_delayed_produce_operations_with_larger_required_o
     assert Offset.compared < 15 * count  # a linear search would compare half a million times
 
 
-def test_delayed_operations_expire_once_in_order_of_deadlines() -> None:
+def test_delayed_operations_expire_in_the_order_of_their_deadlines_and_only_once() -> None:
     operations = DelayedOperations()
     for name, deadline_ms in (("late", 300), ("early", 100), ("middle", 200)):
         operations.watch(fetch(name, ["a"], deadline_ms))

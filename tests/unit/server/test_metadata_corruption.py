@@ -45,7 +45,7 @@ def test_metadata_log_with_zeros_at_its_end_is_not_corrupt() -> None:
     assert find_corruption(log + bytes(200)) is None
 
 
-def test_metadata_log_with_an_unwritten_sector_is_not_corrupt() -> None:
+def test_metadata_log_with_an_unwritten_sector_is_not_reported_as_corrupt() -> None:
     """Unsynced appends to a preallocated file may reach the disk in any order.
 
     Sectors that did not reach the disk contain zeros.

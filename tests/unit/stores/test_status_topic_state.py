@@ -34,7 +34,7 @@ def test_status_record_after_this_workers_own_write_is_applied_and_returned() ->
     assert state.task_counts() == {}
 
 
-def test_status_record_is_applied_after_this_workers_own_write_has_failed() -> None:
+def test_status_record_of_another_worker_is_applied_after_a_write_of_this_worker_has_failed() -> None:
     state = StatusTopicState()
     state.put("c", 0, OWN)
     state.on_written(KEY, None)

@@ -75,7 +75,7 @@ def test_console_producer_reports_invalid_headers_with_the_reason(line: bytes, m
     assert (len(columns), str(error)) == (0, message)
 
 
-def test_console_producer_accepts_lines_without_separators_if_ignore_error_is_set() -> None:
+def test_console_producer_accepts_lines_without_key_separator_if_ignore_error_is_set() -> None:
     reader = LineReader({"parse.key": "true", "parse.headers": "true", "ignore.error": "true"})
     columns, error = reader.read([b"value", b"h\tkey\tvalue"])
     assert error is None

@@ -59,7 +59,7 @@ def test_insert_field_adds_all_available_configured_fields_to_maps() -> None:
     assert batch.values == [{"magic": 42}]
 
 
-def test_insert_field_adds_offsets_to_sink_records_and_rejects_source_records() -> None:
+def test_insert_field_adds_the_offset_to_sink_records_and_rejects_source_records_because_they_have_no_offset() -> None:
     insert = make_plugin("InsertField$Value", offset__field="at")
     batch = insert.apply_batch(sink_batch([{}, {}], offsets=range(5, 7)))
     assert batch.values == [{"at": 5}, {"at": 6}]
