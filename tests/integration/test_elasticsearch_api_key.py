@@ -95,7 +95,7 @@ def test_documents_are_stored_with_an_api_key_that_has_privileges_for_one_index_
 
 
 @pytest.mark.parametrize("kind", ["unknown", "wrong secret", "not encoded", "invalidated"])
-def test_wrong_or_invalidated_api_key_fails_the_task_and_validation_reports_it_at_connection_api_key(
+def test_wrong_or_invalidated_api_key_fails_the_task_and_is_a_validation_error_of_the_key_connection_api_key(
     server: SearchServer, certificates: Certificates, kind: str
 ) -> None:
     key = create_key(server, "wrong")

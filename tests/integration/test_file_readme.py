@@ -23,7 +23,7 @@ ROWS = [
 ]
 
 
-def test_example_of_the_file_readme_copies_csv_files_and_moves_them(tmp_path: Path) -> None:
+def test_example_in_the_readme_of_the_file_connector_copies_csv_files_and_moves_them(tmp_path: Path) -> None:
     block = re.search(r"^```\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     assert block is not None
     write, worker, show, append, listing = block[1].splitlines()

@@ -210,7 +210,7 @@ def test_rows_of_a_table_that_changes_when_the_statement_starts_have_the_new_sch
 
 
 @pytest.mark.parametrize("name", ["larger integer", "text", "new column"])
-def test_rows_of_a_query_whose_table_changes_when_the_statement_starts_have_the_new_schema(
+def test_query_returns_rows_with_the_new_schema_if_its_table_changes_when_the_statement_starts(
     server: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, values, row, types = CHANGES[name]

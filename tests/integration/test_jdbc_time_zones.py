@@ -156,7 +156,7 @@ def test_row_whose_datetime_is_the_current_time_in_utc_is_not_read_before_the_cu
 
 
 @pytest.mark.parametrize("zone", ["-05:00", "+02:00"])
-def test_timestamp_initial_minus_1_skips_rows_inserted_before_the_task_starts_if_the_server_sets_their_datetime(
+def test_timestamp_initial_minus_1_skips_rows_inserted_before_the_task_start_in_every_time_zone_of_the_database(
     mysql_database: Any, mysql_props: dict[str, str], zone: str
 ) -> None:
     mysql_database.execute(f"SET GLOBAL time_zone = '{zone}'")

@@ -90,7 +90,7 @@ def test_validation_reports_a_missing_database_for_connection_url(server: dict[s
     assert list(_errors({**server, "connection.url": f"{address}/missing"})) == ["connection.url"]
 
 
-def test_validation_reports_a_missing_role_for_connection_user(postgresql: dict[str, str]) -> None:
+def test_validation_reports_an_unknown_role_as_an_error_of_the_key_connection_user(postgresql: dict[str, str]) -> None:
     (message,) = _errors({**postgresql, "connection.user": "nobody"})["connection.user"]
     assert 'role "nobody" does not exist' in message
 

@@ -66,7 +66,9 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_key_stays_in_its_partition_when_the_topic_gets_more_partitions(broker: BrokerProcess) -> None:
+async def test_topic_log_keeps_each_existing_key_in_its_partition_after_partitions_are_added_to_the_topic(
+    broker: BrokerProcess,
+) -> None:
     async with opened_admin(broker) as admin, opened_log_of_new_topic(broker, admin, "grown") as (log, current):
         await log.append([(key, b"old") for key in KEYS])
         await admin.create_partitions({"grown": 7})

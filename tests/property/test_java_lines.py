@@ -28,7 +28,9 @@ def schema_and_rows(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 
 @settings(deadline=None, max_examples=examples(60))
 @given(schema_and_rows())
-def test_function_java_lines_formats_rows_like_each_row_alone(data: tuple[Schema, list[Any]]) -> None:
+def test_function_java_lines_returns_the_same_text_for_a_list_of_rows_as_for_single_rows(
+    data: tuple[Schema, list[Any]],
+) -> None:
     assert java_lines(*data) == _lines(*data)
 
 
@@ -84,7 +86,7 @@ def test_function_java_lines_formats_a_batch_of_strings_like_each_string_alone(t
     assert java_lines(None, _as_lines(texts)) == _lines(None, texts)
 
 
-def test_function_java_lines_formats_columns_with_ranges_of_numbers_like_each_row_alone() -> None:
+def test_function_java_lines_returns_the_same_text_for_columns_with_ranges_of_numbers_as_for_single_rows() -> None:
     for start in (-5, 0, 1, 999, 1000, 1001, 5_999, 123_456_789):
         for count in (1, 2, 1000, 2500):
             compact = Columns(["o", "x"], [range(start, start + count), Shared("y")], count, is_maps=True)

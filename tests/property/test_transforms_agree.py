@@ -143,7 +143,7 @@ def test_record_transforms_return_the_same_results_for_batches_and_records(
 )
 @settings(deadline=None, max_examples=examples(30))
 @given(data=st.data())
-def test_columnar_values_are_transformed_like_lists_of_values(
+def test_transforms_return_the_same_results_for_columnar_values_as_for_lists_of_values(
     name: str, props: dict[str, str], data: st.DataObject
 ) -> None:
     schema, held = data.draw(columnar_values((ROW, ROW_WITHOUT_DEFAULTS)))

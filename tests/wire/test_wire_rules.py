@@ -346,7 +346,7 @@ def test_offset_out_of_range_response_contains_the_high_watermark(client: RawCli
     assert fetch(client, topic, 1) == (0, b"")
 
 
-def test_fetch_with_an_unknown_leader_epoch_fails_and_offset_for_leader_epoch_returns_the_end_offset(
+def test_fetch_request_with_unknown_leader_epoch_fails_and_offset_for_leader_epoch_request_returns_end_offset(
     client: RawClient, topic: str
 ) -> None:
     produce(client, topic, batch(b"a"))

@@ -46,7 +46,7 @@ def make_herder() -> DistributedHerder:
     return DistributedHerder(CONFIG, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
 
 
-async def test_log_line_about_a_log_level_that_cannot_be_written_to_the_config_topic_names_the_cause(
+async def test_log_line_for_a_failed_write_of_a_log_level_to_the_config_topic_names_the_cause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def wait_forever(_log: TopicLog) -> Any:

@@ -272,7 +272,7 @@ def test_newer_partition_image_replaces_the_pending_isr_proposal() -> None:
     assert replicas.isr == (1,)
 
 
-def test_fetch_from_a_broker_that_is_not_a_replica_is_rejected() -> None:
+def test_fetch_request_of_a_broker_that_is_not_a_replica_is_rejected() -> None:
     with pytest.raises(ApiError) as caught:
         fetch(leader(), 9, 0, end=0)
     assert caught.value.code == ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -31,7 +31,7 @@ def test_first_matching_topic_creation_group_applies() -> None:
     assert creation.settings_for("xstate") == NewTopic("xstate", 1, -1, {"cleanup.policy": "delete"})
 
 
-def test_topic_creation_is_disabled_without_topic_creation_keys_or_if_the_worker_disables_it() -> None:
+def test_topic_creation_is_disabled_if_no_topic_creation_keys_are_set_or_if_the_worker_disables_it() -> None:
     assert TopicCreation.from_config({"topic": "x"}, enabled=True) is None
     assert TopicCreation.from_config(CONFIG, enabled=False) is None
 

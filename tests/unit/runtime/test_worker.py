@@ -323,7 +323,7 @@ async def test_connectors_are_started_again_in_separate_host_processes_if_their_
         assert listener.states == [(InstanceId("a", None, 3), "FAILED")]
 
 
-async def test_connector_starts_in_progress_are_repeated_in_separate_host_processes_if_the_shared_process_exits() -> (
+async def test_connector_starts_that_the_exit_of_a_shared_process_interrupts_are_repeated_in_separate_processes() -> (
     None
 ):
     async with running() as (worker, processes, listener):

@@ -99,7 +99,7 @@ DISTRIBUTED = {
         ("scheduled.rebalance.max.delay.ms", "5m", "Not a number of type INT"),
     ],
 )
-def test_error_for_an_invalid_value_of_a_distributed_worker_contains_the_key_and_the_reason(
+def test_error_for_an_invalid_value_in_a_distributed_worker_config_contains_the_key_and_the_reason(
     key: str, value: str, expected: str
 ) -> None:
     assert WorkerConfig.distributed(DISTRIBUTED).warnings == ()

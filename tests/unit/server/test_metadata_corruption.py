@@ -18,7 +18,7 @@ def _log(batches: int) -> tuple[bytes, list[int]]:
     return data, ends
 
 
-def test_metadata_log_that_is_truncated_in_its_last_batch_is_not_corrupt() -> None:
+def test_metadata_log_that_is_truncated_in_its_last_batch_is_not_reported_as_corrupt() -> None:
     log, ends = _log(4)
     for size in range(ends[-2], ends[-1] + 1):
         assert find_corruption(log[:size]) is None

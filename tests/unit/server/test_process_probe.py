@@ -59,7 +59,7 @@ def test_process_that_accepts_and_closes_every_connection_is_not_dead(monkeypatc
     run_in_virtual_time(check())
 
 
-def test_process_that_was_restarted_between_two_connection_attempts_is_not_dead(
+def test_process_that_was_restarted_between_two_connection_attempts_is_not_considered_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outcomes = iter([ConnectionRefusedError(), None])

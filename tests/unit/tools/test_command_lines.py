@@ -264,7 +264,9 @@ def consumed(*arguments: str) -> dict[str, str]:
     return console_consumer.consumer_properties(parser, options)
 
 
-def test_console_consumer_options_set_properties_and_conflicts_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_consumer_sets_properties_for_its_options_and_rejects_conflicting_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert consumed() == {
         "bootstrap.servers": "h:1",
         "auto.offset.reset": "latest",

@@ -80,7 +80,7 @@ def test_insert_field_leaves_null_values_and_their_schema_unchanged() -> None:
     assert apply_to_value(insert, None) == (None, None)
 
 
-def test_insert_field_replaces_null_fields_with_schema_defaults_unless_the_configuration_disables_this() -> None:
+def test_insert_field_replaces_null_fields_with_schema_defaults_unless_replace_null_with_default_is_false() -> None:
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
     for replace, expected in (("true", 7), ("false", None)):
         insert = make_plugin(
