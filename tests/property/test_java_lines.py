@@ -36,7 +36,9 @@ def test_function_java_lines_returns_the_same_text_for_a_list_of_rows_as_for_sin
 
 @settings(deadline=None, max_examples=examples(40))
 @given(st.lists(schemaless(), max_size=4))
-def test_function_java_lines_formats_a_list_of_schemaless_values_like_each_value_alone(items: list[Any]) -> None:
+def test_function_java_lines_returns_the_same_text_for_a_list_of_schemaless_values_as_for_single_values(
+    items: list[Any],
+) -> None:
     assert java_lines(None, items) == _lines(None, items)
 
 

@@ -54,7 +54,7 @@ def test_values_with_a_schema_round_trip_through_the_json_converter(
 
 @settings(deadline=None, max_examples=examples(40))
 @given(schema_and_values(), st.booleans())
-def test_json_converter_encodes_a_list_of_values_like_single_values(
+def test_json_converter_encodes_a_list_of_values_to_the_same_bytes_as_each_value_alone(
     data: tuple[Schema, list[Any]], numeric: bool
 ) -> None:
     schema, items = data
@@ -89,7 +89,9 @@ def test_schemaless_values_round_trip_through_the_json_converter(items: list[Any
 
 @settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40), schemaless().map(msgspec.json.encode)), max_size=6))
-def test_json_converter_decodes_a_list_of_arbitrary_bytes_like_single_payloads(data: list[bytes | None]) -> None:
+def test_json_converter_decodes_a_list_of_arbitrary_payloads_with_the_same_results_as_each_payload_alone(
+    data: list[bytes | None],
+) -> None:
     """A batch decodes to the same values as single payloads, and fails for the same payloads."""
     for converter in (_converter(), _converter(schemas_enable="false")):
         _check_batch_matches_items(converter, data)

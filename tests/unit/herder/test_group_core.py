@@ -118,7 +118,7 @@ def test_worker_reports_revoked_tasks_as_assigned_until_they_have_stopped() -> N
     assert core.stopped(revoked) == []
 
 
-def test_held_assignment_that_a_worker_reports_after_a_revocation_has_an_empty_list_of_revoked_instances() -> None:
+def test_assignment_in_the_join_request_of_a_worker_lists_no_revoked_instances_after_a_revocation() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))

@@ -38,7 +38,7 @@ def test_function_text_array_rejects_invalid_utf_8() -> None:
         text_array([b"ok", b"\xff"])
 
 
-def test_modules_of_the_lakehouse_kafka_reader_do_not_import_pandas() -> None:
+def test_modules_of_the_spark_kafka_source_do_not_import_pandas() -> None:
     code = (
         "import sys, headrace_connectors.lakehouse.kafka_source as k, headrace_connectors.lakehouse.range_reader as r,"
         " pyarrow as pa; r.text_array([b'x', None]); r.integer_array([1, None], pa.int64());"

@@ -37,7 +37,7 @@ def test_stored_retriable_error_is_returned_to_at_most_four_later_batches() -> N
     assert not errors
 
 
-def test_sequence_gap_after_a_non_retriable_error_fails_with_error_out_of_order_sequence_number() -> None:
+def test_batch_with_a_sequence_gap_after_a_non_retriable_error_fails_with_error_out_of_order_sequence_number() -> None:
     errors = RetriableBatchErrors()
     errors.error_to_return(PARTITION, ApiError(ErrorCode.MESSAGE_TOO_LARGE))
     assert errors.error_to_return(PARTITION, GAP) is GAP

@@ -269,7 +269,7 @@ def test_task_number_in_a_record_key_is_the_text_after_the_last_hyphen() -> None
     assert list(state.snapshot().connectors["a-1"].task_configs) == [{"n": "0"}]
 
 
-def test_more_than_10_task_configurations_are_in_numeric_order() -> None:
+def test_task_configurations_of_a_connector_with_more_than_10_tasks_are_in_numeric_order() -> None:
     tasks = [(f"task-c-{number}", f'{{"properties":{{"n":"{number}"}}}}') for number in reversed(range(12))]
     assert tasks_after(CONNECTOR, *tasks, commit(12)) == [str(number) for number in range(12)]
 
