@@ -44,7 +44,7 @@ def test_valid_history_has_no_violations() -> None:
     assert violations(VALID, {0: LOG}) == []
 
 
-def test_longest_pause_is_the_longest_time_without_an_acknowledgement_between_first_and_last_event() -> None:
+def test_longest_pause_is_the_longest_part_of_the_history_without_an_acknowledgement() -> None:
     assert longest_pause_s([Acknowledged(1.0, A[0], 0, 0), Acknowledged(4.0, A[1], 0, 1)]) == 3.0
     assert longest_pause_s([Sent(0.0, A[0]), Acknowledged(4.0, A[0], 0, 0), Sent(5.0, A[1])]) == 4.0
     assert longest_pause_s([]) == 0.0

@@ -421,7 +421,7 @@ def test_table_or_column_that_was_dropped_is_created_again(
         assert names[-len(second) :] == [f"n{number + len(first)}" for number in range(len(second))]
 
 
-def test_validation_connects_to_the_server_and_reports_each_connection_error_at_its_configuration_key(
+def test_validation_connects_to_the_server_and_reports_each_connection_error_under_the_key_that_caused_the_error(
     server: postgres.Postgres, url: str
 ) -> None:
     assert validation_errors(url) == {}

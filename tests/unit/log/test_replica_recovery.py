@@ -18,7 +18,7 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 
 
-def test_truncation_to_log_end_offset_removes_leader_epoch_without_records() -> None:
+def test_truncation_to_the_log_end_offset_removes_a_leader_epoch_that_has_no_records() -> None:
     """The last epoch that the follower reports to the leader must have records in the follower's log."""
     storage = MemoryStorage()
     storage.makedirs("/d")

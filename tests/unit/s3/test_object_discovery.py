@@ -180,7 +180,7 @@ def test_generic_discovery_finds_50_new_objects_among_a_million_objects_with_lit
     assert peak < 8e6
 
 
-def test_generic_discovery_finds_all_objects_in_order_if_each_search_returns_only_some_of_them(
+def test_discovery_in_generic_mode_finds_all_objects_in_order_if_each_search_returns_only_some_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(file_finder, "BATCH_MAX", 100)
@@ -200,7 +200,7 @@ def test_generic_discovery_ignores_an_object_that_is_newer_than_the_settle_time(
     assert [finder.next_object(), finder.next_object()] == [file_finder.FoundFile(0, "0", "t", 0), None]
 
 
-def test_generic_discovery_divides_objects_among_tasks() -> None:
+def test_discovery_in_generic_mode_divides_the_objects_among_tasks() -> None:
     bucket = Listing(500, lambda index: f"{index:05d}")
     found: list[str] = []
     for task in range(3):

@@ -347,7 +347,7 @@ def test_partition_that_is_added_to_a_fetcher_is_fetched_before_the_current_long
     run(work())
 
 
-def test_follower_that_is_far_behind_the_leader_sends_the_next_fetch_before_it_appends(
+def test_follower_that_is_far_behind_the_leader_sends_the_next_fetch_before_it_appends_the_fetched_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the last records are appended before the next fetch, because that fetch reports the new log end offset."""

@@ -116,7 +116,7 @@ def test_invalid_duration_option_of_reset_offsets_is_rejected(text: str) -> None
         ("2017-01-01T01:00:00.000+01:00", 1_483_228_800_000),
     ],
 )
-def test_datetime_option_is_converted_to_a_timestamp_and_a_value_without_a_time_zone_is_in_utc(
+def test_datetime_option_is_converted_to_a_timestamp_and_is_read_as_utc_if_it_contains_no_time_zone(
     text: str, timestamp: int
 ) -> None:
     assert resets.parse_datetime_ms(text) == timestamp
