@@ -225,7 +225,7 @@ def test_column_that_is_declared_not_null_in_a_foreign_table_can_be_the_incremen
         database.execute("DROP EXTENSION file_fdw CASCADE")
 
 
-def test_numeric_unconstrained_scale_sets_the_scale_of_numeric_columns_that_have_no_precision(
+def test_property_numeric_unconstrained_scale_sets_the_scale_of_numeric_columns_that_have_no_precision(
     database: Database, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE numbers (n numeric); INSERT INTO numbers VALUES (1.25)")

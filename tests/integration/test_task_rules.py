@@ -382,7 +382,9 @@ def test_records_that_put_rejects_go_to_the_dead_letter_queue_and_retriable_reco
     wait_for(lambda: committed(worker) == 5, "the commit")
 
 
-def test_record_is_read_again_for_the_dead_letter_queue_if_the_task_reports_a_copy_of_it(worker: Worker) -> None:
+def test_record_is_read_again_for_the_dead_letter_queue_if_the_task_reports_a_copy_of_the_record(
+    worker: Worker,
+) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(2)])
     queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
     sink(worker, "t", "errant copy", **queue, **{"errors.tolerance": "all"})

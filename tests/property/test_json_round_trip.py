@@ -67,7 +67,9 @@ def test_json_converter_encodes_a_list_of_values_to_the_same_bytes_as_each_value
 
 @settings(deadline=None, max_examples=examples(40))
 @given(schema_and_values())
-def test_json_converter_decodes_a_list_of_payloads_like_single_payloads(data: tuple[Schema, list[Any]]) -> None:
+def test_json_converter_decodes_a_list_of_payloads_to_the_same_values_as_each_payload_alone(
+    data: tuple[Schema, list[Any]],
+) -> None:
     schema, items = data
     payloads = encode_list(schema, to_rows(schema, items), EncodingOptions())
     decoder = PayloadDecoder(schema, True)

@@ -269,7 +269,7 @@ def test_invalid_batch_is_rejected_without_affecting_other_partitions_of_the_pro
     assert read_columns(fetch(client, name, partition=1)[1]).values == [b"good"]
 
 
-def test_produce_with_an_unknown_partition_invalid_acks_or_a_transaction_is_rejected(
+def test_produce_request_for_an_unknown_partition_or_with_invalid_acks_or_in_a_transaction_is_rejected(
     client: RawClient, topic: str
 ) -> None:
     assert produce(client, topic, batch(b"x"), partition=7) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]

@@ -179,7 +179,7 @@ async def test_connector_fails_if_the_leader_responds_that_its_task_configuratio
     assert rejected == ["c: the leader http://leader/ responded 413: a record is larger than 1 MiB"]
 
 
-async def test_forward_error_contains_the_connector_class_whose_code_the_request_calls(
+async def test_exception_forward_error_contains_the_connector_class_whose_code_the_request_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     herder = make_herder()

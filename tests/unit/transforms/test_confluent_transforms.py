@@ -155,7 +155,7 @@ class TestMessageTimestampRouter:
         settings = {"message__timestamp__keys": "timestamp,time,ts"} | props
         return make_plugin(CONFLUENT + "MessageTimestampRouter", **settings)
 
-    def test_message_timestamp_router_adds_the_first_present_timestamp_field_to_the_topic(self) -> None:
+    def test_message_timestamp_router_adds_the_first_existing_timestamp_field_to_the_topic_name(self) -> None:
         router = self.router(topic__format="foo-${topic}-${timestamp}", topic__timestamp__format="yyyy.MM.dd")
         assert topics(router, source_batch([{"time": "2019-08-06"}, {"timestamp": None, "ts": "2020-01-02"}])) == [
             "foo-test-2019.08.06",
