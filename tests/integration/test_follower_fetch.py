@@ -245,7 +245,7 @@ def test_follower_rejects_a_fetch_with_an_unknown_leader_epoch(cluster: ClusterP
             assert client.call(request, WITH_RACK).responses[0].partitions[0].error_code == error
 
 
-def test_fetch_from_a_broker_without_a_replica_returns_an_error_that_makes_clients_refresh_metadata(
+def test_broker_without_a_replica_rejects_a_fetch_with_an_error_that_makes_clients_refresh_metadata(
     cluster: ClusterProcess,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
@@ -256,7 +256,7 @@ def test_fetch_from_a_broker_without_a_replica_returns_an_error_that_makes_clien
     assert fetch_partition(cluster.address(NEAR), "nowhere", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_consumer_of_a_follower_receives_new_records_without_waiting_for_the_followers_next_fetch(
+def test_consumer_that_reads_from_a_follower_receives_new_records_within_about_100_ms(
     cluster: ClusterProcess,
 ) -> None:
     """The leader sends a new high watermark to the follower immediately.

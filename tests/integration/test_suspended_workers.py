@@ -233,7 +233,7 @@ def test_sink_task_whose_start_returns_while_its_worker_is_suspended_does_not_jo
 
 
 @pytest.mark.slow
-def test_sink_task_continues_at_its_committed_offsets_when_its_worker_continues_before_its_session_has_expired(
+def test_sink_task_of_a_suspended_worker_continues_at_committed_offsets_if_the_worker_continues_before_session_expiry(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """The task regularly asks its worker whether it may run, and leaves its consumer group if there is no response.

@@ -153,7 +153,7 @@ BAD_RECORDS = [
 
 
 @pytest.mark.parametrize(("form", "text", "error", "more"), BAD_RECORDS)
-def test_invalid_record_is_skipped_if_errors_are_tolerated_and_otherwise_fails_the_task_with_file_and_line(
+def test_invalid_record_is_skipped_if_errors_are_tolerated_and_otherwise_fails_the_task_and_the_error_names_the_line(
     tmp_path: Path, form: str, text: str, error: str, more: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "in"

@@ -141,7 +141,7 @@ def test_auto_offset_reset_latest_applies_only_to_partitions_without_offsets_in_
     assert initial.next_offsets == {("t", 0): 9, ("t", 1): 4}
 
 
-def test_source_error_is_raised_for_a_topic_that_was_deleted_and_created_again() -> None:
+def test_exception_source_error_is_raised_for_a_topic_that_was_deleted_and_created_again() -> None:
     cluster = FakeCluster({"t": FakeTopic("new")}, {("t", 0): (0, 9)})
     with pytest.raises(SourceError, match="topic t was deleted and created again"):
         planner(cluster).next(KafkaSourceOffset({("t", 0): 3}, {"t": "old"}))

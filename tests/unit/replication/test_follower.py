@@ -66,7 +66,7 @@ def records(*offsets: int) -> bytes:
     ],
     ids=["all", "last batch truncated", "reaches high watermark", "truncated", "no batch", "no records"],
 )
-def test_follower_fetches_before_it_appends_only_if_the_records_end_below_the_leaders_high_watermark(
+def test_follower_sends_the_next_fetch_before_it_appends_records_only_if_they_end_below_the_leaders_high_watermark(
     action: follower.FetchAction, records_received: bytes, expected: tuple[int, int] | None
 ) -> None:
     """Test rule R1 in docs/broker.md.
