@@ -206,7 +206,7 @@ def _describe(client: RawClient, resource_type: int, name: str) -> describe_conf
         (LOGGER_TYPE, "1", "root", "INFO"),
     ],
 )
-def test_configs_of_groups_client_metrics_and_loggers_are_described_as_read_only(
+def test_configs_of_groups_and_of_client_metrics_and_of_loggers_are_described_as_read_only(
     client: RawClient, resource_type: int, name: str, config: str, value: str
 ) -> None:
     result = _describe(client, resource_type, name)

@@ -48,7 +48,7 @@ def test_decimal_with_a_scale_other_than_the_scale_of_its_schema_is_rejected() -
         decimal_to_bytes(Decimal("NaN"), 2)
 
 
-def test_dates_times_and_timestamps_convert_to_base_values() -> None:
+def test_dates_times_and_timestamps_are_converted_to_and_from_the_integers_of_their_logical_types() -> None:
     assert from_base(DATE_SCHEMA)(-1) == dt.date(1969, 12, 31)  # type: ignore[misc]
     assert to_base(DATE_SCHEMA)(dt.date(2000, 1, 1)) == 10957  # type: ignore[misc]
     assert millis_to_time(86_399_999) == dt.time(23, 59, 59, 999000)

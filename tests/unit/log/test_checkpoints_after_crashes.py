@@ -144,7 +144,7 @@ def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_records_that_are_appended_after_recovery_truncated_the_log_are_recovered_after_a_power_failure(
+def test_records_in_a_log_that_recovery_has_truncated_are_recovered_after_another_power_failure(
     seed: int,
 ) -> None:
     """The disk lost records below the recovery point.

@@ -43,7 +43,7 @@ def test_follower_fetch_request_contains_last_fetched_epoch_and_log_start_offset
     assert (request.current_leader_epoch, request.log_start_offset) == (5, 0)
 
 
-def test_follower_appends_records_with_the_leaders_high_watermark_and_log_start_offset() -> None:
+def test_follower_action_for_a_fetch_response_contains_the_leaders_high_watermark_and_log_start_offset() -> None:
     assert follower.action_for(Log(), 10, partition_data()) == follower.Append(7, 2)
 
 

@@ -253,7 +253,7 @@ def test_records_of_a_partition_that_the_task_paused_are_put_only_after_the_task
     assert offsets_of(put_next(core)) == [(0, 0)]
 
 
-def test_poll_without_records_results_in_a_put_if_all_waiting_records_are_of_partitions_that_the_task_paused() -> None:
+def test_poll_without_records_causes_a_put_if_the_task_has_paused_the_partitions_of_all_waiting_records() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 1), Chunk(B, 0, 1)])
     core.pause_partitions([A])
@@ -305,7 +305,7 @@ def test_committed_offset_advances_past_fetched_chunks_without_records() -> None
     assert committed(core) == {A: 5}
 
 
-def test_pre_commit_offsets_that_are_beyond_put_records_or_in_unassigned_partitions_are_not_committed(
+def test_pre_commit_offsets_beyond_the_consumed_offset_or_of_unassigned_partitions_are_not_committed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     core = assigned_core()

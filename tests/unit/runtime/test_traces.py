@@ -39,7 +39,7 @@ def test_exception_line_contains_the_last_exception_of_an_exception_chain() -> N
     assert exception_line(trace) == "RuntimeError: the query failed"
 
 
-def test_exception_line_of_an_exception_without_a_message_is_its_class_name() -> None:
+def test_exception_line_contains_only_the_class_name_if_the_exception_has_no_message() -> None:
     assert exception_line(python_trace(ValueError())) == "ValueError"
 
 

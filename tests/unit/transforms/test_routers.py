@@ -33,7 +33,7 @@ def test_regex_router_rejects_invalid_configuration() -> None:
         make_plugin("RegexRouter", regex="a", replacement="$1")
 
 
-def test_timestamp_router_adds_the_formatted_record_timestamp_to_the_topic() -> None:
+def test_timestamp_router_adds_the_formatted_record_timestamp_to_the_topic_name() -> None:
     router = make_plugin("TimestampRouter", topic__format="ts-${topic}-${timestamp}", timestamp__format="yyyyMM")
     transformed = records(
         router.apply_batch(source_batch(["a", "b", "c"], timestamps=[1483425001864, 1483425001865, 0]))
