@@ -85,7 +85,7 @@ def test_commit_whose_append_fails_does_not_change_the_committed_offset() -> Non
 # -- stored values
 
 
-def test_offset_fetch_returns_committed_metadata_and_leader_epoch() -> None:
+def test_offset_fetch_returns_the_metadata_and_leader_epoch_that_were_committed_with_the_offset() -> None:
     driver = GroupDriver()
     driver.commit({("t", 3): 5}, metadata="a note, ☃", leader_epoch=11)
     assert fetch_one(driver, "t", 3) == (5, 11, "a note, ☃")

@@ -179,7 +179,7 @@ def test_error_report_sends_the_record_and_raises_an_error_if_errors_are_not_tol
     assert (counters.errors, counters.skipped) == (1, 0)
 
 
-def test_waiting_for_error_reports_raises_errors_of_assigned_partitions_and_ignores_revoked_partitions() -> None:
+def test_method_wait_for_reports_raises_errors_of_assigned_partitions_and_ignores_revoked_partitions() -> None:
     errors, producer, _ = make()
     producer.is_acknowledging = False
     errors.report(record(16), DataError("no"))

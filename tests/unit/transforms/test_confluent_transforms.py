@@ -136,7 +136,7 @@ class TestExtractTopic:
         batch = source_batch([1, 2], headers=[Headers().add("route", "r"), Headers()])
         assert topics(by_header, batch) == ["r", "test"]
 
-    def test_extract_topic_fails_for_a_missing_topic_name_unless_it_is_configured_to_skip_the_record(self) -> None:
+    def test_extract_topic_fails_for_a_record_without_a_topic_name_unless_skip_missing_or_null_is_true(self) -> None:
         strict = make_plugin(CONFLUENT + "ExtractTopic$Value", field="f")
         errors = transform_errors(strict, source_batch([{"f": "t"}, {}, {"f": None}, {"f": 5}, "text"]))
         assert sorted(errors) == [1, 2, 3, 4]
