@@ -195,7 +195,7 @@ def test_broker_start_on_a_port_in_use_fails_with_a_one_line_error(tmp_path: Pat
     )
 
 
-def test_broker_start_in_a_log_directory_in_use_fails_with_a_one_line_error(tmp_path: Path) -> None:
+def test_broker_start_fails_with_a_one_line_error_if_another_process_uses_its_log_directory(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         line = start_error("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
     assert str(broker.data_dir) in line

@@ -197,7 +197,7 @@ def test_field_is_required_if_all_partitions_and_child_tables_enforce_not_null(
         assert batch.values == [(1, 2)]
 
 
-def test_field_becomes_optional_when_a_child_table_without_the_constraint_is_added(
+def test_field_becomes_optional_when_a_child_table_without_the_not_null_constraint_is_added(
     database: Database, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int NOT NULL, v int NOT NULL); INSERT INTO t VALUES (1, 2)")

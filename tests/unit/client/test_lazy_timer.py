@@ -6,7 +6,7 @@ from headrace_broker.client.lazy_timer import LazyTimer
 from support.virtual_time import run_in_virtual_time
 
 
-def test_lazy_timer_expires_at_the_earliest_time_and_can_be_set_again() -> None:
+def test_lazy_timer_expires_only_at_the_earliest_time_that_was_set_and_can_be_set_again() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         expired: list[float] = []

@@ -359,7 +359,7 @@ def not_called(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_COORDINATOR])
-def test_load_of_an_unreadable_offsets_partition_does_not_raise_and_logs_an_error_only_for_corrupt_records(
+def test_load_of_an_unreadable_offsets_partition_raises_no_error_and_logs_an_error_only_for_corrupt_records(
     code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:

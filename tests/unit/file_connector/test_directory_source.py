@@ -259,7 +259,7 @@ def test_only_regular_files_with_selected_names_are_read(tmp_path: Path) -> None
     assert values(read(tmp_path, **{"file.pattern": "*.csv", "recursive": "true"})) == ["a", "b", "g"]
 
 
-def test_files_are_read_in_the_order_of_their_modification_times_if_configured(tmp_path: Path) -> None:
+def test_files_are_read_in_the_order_of_their_modification_times_if_file_order_is_modified(tmp_path: Path) -> None:
     for name, second in (("a", 3), ("b", 1), ("c", 2)):
         (tmp_path / name).write_text(name)
         os.utime(tmp_path / name, (second, second))

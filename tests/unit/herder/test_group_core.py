@@ -189,7 +189,7 @@ def test_worker_does_not_rejoin_for_a_revoked_connector_that_is_assigned_to_it_a
     assert reported(core) == work("a")
 
 
-def test_worker_keeps_its_tasks_reads_the_config_topic_and_rejoins_after_an_assignment_with_an_error(
+def test_worker_that_receives_an_assignment_with_an_error_keeps_its_tasks_and_rejoins_after_reading_the_config_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     core = worker()

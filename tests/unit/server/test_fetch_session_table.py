@@ -66,7 +66,7 @@ def test_fetch_of_a_caught_up_follower_does_not_read_the_log() -> None:
     ],
     ids=["new records", "another leader", "another epoch", "no longer the leader", "serves consumers"],
 )
-def test_follower_fetch_reads_the_log_if_the_partition_has_new_records_or_a_new_leader_or_serves_consumers(
+def test_follower_fetch_reads_the_log_if_the_partition_has_new_records_or_a_new_leader_or_the_follower_serves_consumers(
     changes: dict[str, Any],
 ) -> None:
     assert not has_nothing(partition(**changes))

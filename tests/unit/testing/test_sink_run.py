@@ -112,7 +112,7 @@ def test_run_sink_starts_at_committed_offsets(props: dict[str, str]) -> None:
     assert stored(props) == [7, 8, 9]
 
 
-def test_run_sink_retries_a_put_after_retriable_errors_in_virtual_time(props: dict[str, str]) -> None:
+def test_run_sink_retries_a_put_after_retriable_errors_without_waiting_in_real_time(props: dict[str, str]) -> None:
     run = run_sink(StoreTask, {**props, "mode": "retriable"}, range(3))
     assert stored(props) == [0, 1, 2]
     assert run.puts == 4
