@@ -32,7 +32,7 @@ GRACEFUL_S = 2.0
 SETTINGS = {**PLUGINS, "task.shutdown.graceful.timeout.ms": str(int(GRACEFUL_S * 1000))}
 
 
-def test_connector_and_task_calls_that_block_do_not_delay_other_connectors_rebalances_or_a_worker_stop(
+def test_blocked_connector_and_task_calls_delay_neither_other_connectors_nor_rebalances_nor_the_stop_of_a_worker(
     tmp_path: Path,
 ) -> None:
     with running_broker(tmp_path) as broker:

@@ -60,7 +60,7 @@ def launch(worker: DistributedWorker) -> None:
 
 
 @pytest.mark.slow
-def test_worker_started_without_a_broker_becomes_healthy_once_a_broker_is_available(tmp_path: Path) -> None:
+def test_worker_that_starts_without_a_broker_becomes_healthy_once_a_broker_is_available(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     worker = DistributedWorker(tmp_path / "worker", address, SETTINGS)
     launch(worker)

@@ -212,7 +212,7 @@ def test_property_unmappable_values_sets_how_zero_dates_are_handled(
 
 
 @pytest.mark.parametrize(("behavior", "expected"), [("CONVERT_TO_NULL", None), ("convertToNull", None), ("ROUND", 1)])
-def test_property_zero_date_time_behavior_replaces_zero_dates(
+def test_property_zero_date_time_behavior_determines_how_zero_dates_are_read(
     database: Any, props: dict[str, str], behavior: str, expected: int | None
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, d date NOT NULL, at datetime NOT NULL)")

@@ -173,7 +173,7 @@ def test_nan_and_infinities_are_stored(url: str, database: Database, value: floa
     assert repr(query(database, "SELECT price FROM items")) == repr([(value,)])
 
 
-def test_timestamps_are_stored_in_the_configured_db_timezone_in_columns_without_time_zone(
+def test_timestamps_are_stored_as_local_times_of_the_configured_db_timezone_in_columns_without_time_zone(
     url: str, database: Database
 ) -> None:
     database.execute("CREATE TABLE items (local timestamp, zoned timestamptz)")

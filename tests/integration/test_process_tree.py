@@ -139,7 +139,7 @@ def test_children_of_a_killed_fork_server_are_killed_and_a_new_fork_server_start
 
 
 @pytest.mark.timed
-def test_trace_of_a_crashed_task_names_the_signal_and_the_child_processes_of_the_task_are_killed(
+def test_child_processes_of_a_crashed_task_are_killed_and_the_trace_of_the_task_names_the_signal(
     worker: Worker,
 ) -> None:
     worker.create("neighbour", {"connector.class": "HangConnector"})

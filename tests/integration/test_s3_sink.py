@@ -214,7 +214,7 @@ def test_records_that_the_format_rejects_are_reported(bucket: s3.S3Server) -> No
         put(bucket, records, format__class="ParquetFormat")
 
 
-def test_error_for_a_key_that_is_not_bytes_names_the_key_converter(bucket: s3.S3Server) -> None:
+def test_error_for_a_record_key_that_is_not_bytes_names_the_property_key_converter(bucket: s3.S3Server) -> None:
     records = [row(offset, key="k", key_schema=STRING_SCHEMA) for offset in range(3)]
     with pytest.raises(ConnectError, match=r"set key\.converter to ByteArrayConverter"):
         put(bucket, records, store__kafka__keys="true", keys__format__class="ByteArrayFormat")

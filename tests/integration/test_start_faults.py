@@ -87,7 +87,9 @@ def test_start_fails_if_controller_quorum_voters_lists_client_listeners(
     assert f"1@{cluster.address(1)} is a client listener of a broker, not a controller listener" in line
 
 
-def test_node_start_fails_if_its_cluster_id_is_that_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_node_start_fails_if_the_node_has_the_cluster_id_of_another_cluster(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
     line = start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters_of(cluster))
     assert "does not belong to cluster" in line
     assert "correct controller.quorum.voters" in line

@@ -123,7 +123,7 @@ async def wait_for_leader(cluster: SimulatedCluster, leader: int, *, in_sync: in
     await cluster.wait_until(is_led, 20.0, lambda: f"broker {leader} leads with {in_sync} replicas in sync")
 
 
-def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
+def test_leader_that_is_isolated_from_the_controllers_acknowledges_no_record() -> None:
     """Rule R4: the isolated leader cannot remove its follower from the ISR by itself.
 
     The follower fetches from the new leader.

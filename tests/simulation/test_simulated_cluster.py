@@ -43,7 +43,7 @@ def _outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
     ("first", "count"),
     [(0, 10), pytest.param(10, 45, marks=pytest.mark.slow), pytest.param(55, 45, marks=pytest.mark.slow)],
 )
-def test_simulated_clusters_of_one_hundred_seeds_lose_and_duplicate_no_record(first: int, count: int) -> None:
+def test_simulated_clusters_lose_and_duplicate_no_record_with_each_of_one_hundred_seeds(first: int, count: int) -> None:
     _outputs([_run("--seed", str(first), "--count", str(count))])
 
 
@@ -65,7 +65,7 @@ def _search(name: str, *arguments: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_cluster_simulation_detects_mutant_within_twelve_seeds(name: str) -> None:
+def test_cluster_simulation_detects_each_mutant_of_the_code_within_twelve_seeds(name: str) -> None:
     """The first of the twelve seeds is known to detect the mutant.
 
     The other seeds are necessary because a change to the code may change the run of the first seed.
@@ -83,5 +83,5 @@ def test_simulated_clusters_of_three_thousand_seeds_lose_and_duplicate_no_record
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_cluster_simulation_detects_mutant_within_five_hundred_seeds(name: str) -> None:
+def test_cluster_simulation_detects_each_mutant_of_the_code_within_five_hundred_seeds(name: str) -> None:
     assert "caught by seed" in _search(name, "--seed", "0", "--count", "500")

@@ -329,7 +329,7 @@ def test_fetch_returns_the_complete_batch_at_the_fetch_offset_even_if_the_batch_
     assert read_columns(records, 1).values == [b"b" * 1000, b"c" * 1000]
 
 
-def test_fetch_max_bytes_limits_the_response_over_all_partitions(client: RawClient) -> None:
+def test_fetch_max_bytes_limits_the_total_response_size_of_all_partitions(client: RawClient) -> None:
     create_topic(client, "wide", partitions=3)
     produce(client, "wide", *[batch(b"x" * 1000) for _ in range(3)])
     wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=5000) for index in range(3)]

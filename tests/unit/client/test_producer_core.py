@@ -232,7 +232,7 @@ def test_sequence_of_rejected_batch_is_reused_if_no_later_batch_was_sent() -> No
     assert batches_of(drain(core))[0].base_sequence == 0
 
 
-def test_batch_rejected_as_too_large_is_split_and_its_parts_are_sent_in_its_place() -> None:
+def test_batch_that_the_broker_rejects_as_too_large_is_split_and_its_parts_are_sent_in_its_place() -> None:
     core = make_core()
     core.add(make_batch(4))
     (batch,) = batches_of(drain(core))
@@ -264,7 +264,7 @@ def test_part_of_a_split_batch_that_is_still_too_large_is_split_again_and_sent_i
     assert (part.number, part.base_sequence) == ((0, 0, 0), 0)
 
 
-def test_batch_rejected_as_too_large_fails_if_it_has_only_one_record() -> None:
+def test_batch_that_the_broker_rejects_as_too_large_fails_if_it_contains_only_one_record() -> None:
     core = make_core()
     core.add(make_batch(1))
     (batch,) = batches_of(drain(core))
@@ -272,7 +272,7 @@ def test_batch_rejected_as_too_large_fails_if_it_has_only_one_record() -> None:
     assert core.handle_error(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.FAILED
 
 
-def test_batch_rejected_as_duplicate_counts_as_acknowledged() -> None:
+def test_batch_that_the_broker_rejects_as_a_duplicate_is_reported_as_acknowledged() -> None:
     core = make_core()
     core.add(make_batch())
     (batch,) = batches_of(drain(core))

@@ -176,7 +176,7 @@ def test_pending_offset_fetch_does_not_return_offsets_appended_after_the_request
     run_scenario(scenario)
 
 
-def test_offset_commit_that_times_out_before_its_replication_returns_error_coordinator_not_available() -> None:
+def test_offset_commit_returns_error_coordinator_not_available_if_it_is_not_replicated_before_the_timeout() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.advances_high_watermark = False
         assert error_of(await coordinator.commit_offsets(commit(5), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -32,7 +32,7 @@ def test_column_with_one_value_for_all_rows_still_stores_only_one_value_after_ro
     assert taken.column("source") == Shared("x")
 
 
-def test_put_of_a_column_with_an_existing_name_replaces_that_column_and_keeps_its_position() -> None:
+def test_column_that_is_put_under_an_existing_name_replaces_the_old_column_and_keeps_its_position() -> None:
     changed = MAPS.put("n", Shared(0)).put("new", [7, 8, 9])
     assert changed.names == ("line", "n", "source", "new")
     assert changed.items()[1] == {"line": "b", "n": 0, "source": "x", "new": 8}

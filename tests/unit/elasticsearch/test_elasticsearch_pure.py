@@ -102,7 +102,9 @@ def test_document_for_a_data_stream_is_sent_as_a_create_action_with_a_timestamp_
     assert found == [{"create": {"_index": "items", "_id": "items+3+10"}}, {"a": None, "b": 5, "@timestamp": 5}]
 
 
-def test_behavior_on_null_values_determines_whether_a_null_value_deletes_the_document_fails_or_is_ignored() -> None:
+def test_property_behavior_on_null_values_determines_if_a_null_value_deletes_the_document_or_fails_or_is_ignored() -> (
+    None
+):
     (delete,) = lines(encode([None], ["k"], behavior__on__null__values="DELETE"))
     assert delete == {"delete": {"_index": "items", "_id": "k", "version": 10, "version_type": "external"}}
     assert list(encode([{}, None], ["k", "l"]).errors) == [1]
@@ -163,7 +165,7 @@ def test_status_and_error_type_of_a_bulk_item_determine_whether_the_document_cou
 
 
 @pytest.mark.parametrize(("current", "verdict"), [(10, Verdict.STORED), (11, Verdict.NEWER)])
-def test_version_conflict_with_a_higher_current_version_is_reported_as_a_newer_document(
+def test_version_conflict_is_reported_as_a_newer_document_only_if_the_current_version_is_higher(
     current: int, verdict: Verdict
 ) -> None:
     conflict = item(409, "version_conflict_engine_exception")

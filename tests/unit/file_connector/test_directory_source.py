@@ -426,7 +426,7 @@ def test_unreadable_subdirectory_is_logged_once_and_files_in_other_subdirectorie
     assert caplog.text.count("closed/ cannot be listed, ignoring its files: Permission denied") == 1
 
 
-def test_skip_to_a_position_in_a_compressed_file_ends_early_if_the_task_is_stopped(
+def test_task_that_is_stopped_does_not_finish_skipping_to_a_position_in_a_compressed_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_lines, "_SKIP_BYTES", 64)

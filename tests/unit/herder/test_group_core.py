@@ -135,7 +135,7 @@ def test_worker_rejoins_when_the_last_of_its_revoked_tasks_has_stopped() -> None
     assert core.stopped(work("", ("a", 1))) == [REJOIN_AFTER_STOP]
 
 
-def test_worker_reports_a_revoked_connector_as_held_until_it_has_stopped_even_after_a_new_assignment() -> None:
+def test_worker_reports_a_revoked_connector_as_assigned_until_it_has_stopped_even_after_a_new_assignment() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))

@@ -68,7 +68,7 @@ async def test_status_of_a_failed_task_has_state_failed_and_a_trace_until_the_ta
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_tasks_start_when_generating_their_configs_succeeds_after_several_failures(
+async def test_tasks_start_after_several_failed_attempts_to_generate_their_configs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "RETRY_BACKOFF_MIN_MS", 1)

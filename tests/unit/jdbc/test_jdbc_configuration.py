@@ -53,7 +53,7 @@ class TestEnumerations:
     def test_case_of_enumeration_values_is_ignored(self, key: str, value: str, field: str, expected: str) -> None:
         assert getattr(JdbcSourceConfig.parse({**SOURCE, key: value}), field) == expected
 
-    def test_value_that_is_not_in_the_enumeration_of_its_key_is_an_error(self) -> None:
+    def test_configuration_value_that_is_not_one_of_the_allowed_values_of_its_key_is_an_error(self) -> None:
         assert "String must be one of" in source_errors(numeric__mapping="best")["numeric.mapping"]
 
 

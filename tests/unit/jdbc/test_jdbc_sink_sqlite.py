@@ -107,7 +107,9 @@ class TestInsertModes:
         put(url, records, insert__mode="upsert", pk__mode="record_key", delete__enabled="true")
         assert query(database, "SELECT id, name FROM items ORDER BY id") == [(2, "n2"), (3, "again")]
 
-    def test_tombstones_before_the_first_value_of_a_missing_table_are_ignored(self, url: str, database: Path) -> None:
+    def test_tombstones_are_ignored_until_a_record_with_a_value_creates_the_table(
+        self, url: str, database: Path
+    ) -> None:
         props = {"insert__mode": "upsert", "pk__mode": "record_key", "delete__enabled": "true"}
         put(url, [tombstone(1, 0)], **props)
         assert query(database, "SELECT name FROM sqlite_master") == []
@@ -181,7 +183,7 @@ class TestPrimaryKeys:
             ({"pk__mode": "record_value", "pk__fields": "nope"}, "does not contain field: nope"),
         ],
     )
-    def test_record_without_a_configured_primary_key_field_is_rejected(
+    def test_record_that_lacks_a_configured_primary_key_field_is_rejected(
         self, url: str, props: dict[str, str], message: str
     ) -> None:
         with pytest.raises(DataError) as error:
@@ -241,7 +243,7 @@ class TestTypes:
         assert [found.offset for found, _ in run.reported] == [1]
         assert query(database, "SELECT price FROM items") == [(0.5,), (None,), (float("inf"),)]
 
-    def test_error_for_a_field_whose_type_has_no_column_type_names_the_field(self, url: str) -> None:
+    def test_error_for_a_field_without_a_matching_column_type_contains_the_field_name(self, url: str) -> None:
         schema = struct([("tags", map_of(STRING_SCHEMA, STRING_SCHEMA))])
         with pytest.raises(DataError, match=r"field tags:  \(MAP\) type doesn't have a mapping"):
             put(url, [record(0, {"tags": {}}, schema)])

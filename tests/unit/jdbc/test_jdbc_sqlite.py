@@ -119,7 +119,7 @@ def test_rows_with_microsecond_timestamps_are_read_once_and_are_not_lost_in_a_re
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
-def test_rows_with_timestamps_of_whole_seconds_are_read_after_their_second_has_ended(
+def test_row_with_a_timestamp_in_the_current_second_is_not_read_before_this_second_has_ended(
     database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     now = [dt.datetime(2026, 1, 1, 12, 0, 0, 300_000, tzinfo=dt.UTC)]

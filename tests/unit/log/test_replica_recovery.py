@@ -42,7 +42,7 @@ class FewDescriptorsStorage(MemoryStorage):
         return super().open(path)
 
 
-def test_log_goes_offline_if_its_truncation_fails_after_deleting_segments() -> None:
+def test_log_goes_offline_if_its_truncation_fails_after_some_segments_were_deleted() -> None:
     """The failed truncation has deleted segments but did not lower the log end offset.
 
     An append would leave a gap.

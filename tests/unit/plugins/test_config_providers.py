@@ -167,6 +167,6 @@ def test_resolved_values_in_a_task_configuration_are_replaced_by_their_config_pr
     }
 
 
-def test_task_config_that_differs_from_the_resolved_value_is_not_replaced_by_the_config_provider_variable() -> None:
+def test_config_provider_variable_is_not_restored_in_a_task_config_that_the_connector_has_changed() -> None:
     restorer = VariableRestorer({"tables": "${f:tables}"}, {"tables": "a,b"})
     assert restorer.restore({"tables": "a"}) == {"tables": "a"}

@@ -70,7 +70,7 @@ def test_unknown_field_name_raises_type_error_or_attribute_error() -> None:
 
 
 @pytest.mark.parametrize("api", API.values(), ids=lambda api: api.name)
-def test_api_table_agrees_with_message_classes(api: object) -> None:
+def test_keys_and_versions_in_the_api_table_equal_those_of_the_message_classes(api: object) -> None:
     entry = API[api.key]  # type: ignore[attr-defined]
     for message in (entry.request, entry.response):
         assert message.__api_key__ == entry.key

@@ -112,7 +112,7 @@ def test_append_does_not_mark_follower_outside_isr_as_caught_up() -> None:
     assert replicas.compute_high_watermark(1000, 3000, all_eligible) == 1000
 
 
-def test_follower_removed_from_isr_is_no_longer_considered_caught_up() -> None:
+def test_follower_that_was_removed_from_the_isr_is_no_longer_considered_caught_up() -> None:
     replicas = leader()
     fetch(replicas, 2, 10, end=10, now_ms=1000)
     fetch(replicas, 3, 10, end=10, now_ms=1000)

@@ -76,7 +76,7 @@ async def started(tmp_path: Path) -> _Server:
     return started
 
 
-async def test_stopping_server_waits_for_a_pending_request(started: _Server) -> None:
+async def test_server_that_is_stopping_waits_for_a_pending_request(started: _Server) -> None:
     response = await started.request()
     stop = asyncio.create_task(started.stop())
     await asyncio.sleep(1.5)

@@ -42,7 +42,7 @@ jegK9w9AwjrsOE/jdiddAiEA7uDLCDfKBi6oTg7meOcmsYHvuQ5gUkgLm+0dqxsbf8l27UmLCFaEUBpx
 """)
 
 
-def test_decrypted_private_key_and_its_certificate_are_read_from_a_jks_file(tmp_path: Path) -> None:
+def test_private_key_is_decrypted_and_its_certificate_is_read_from_a_jks_file(tmp_path: Path) -> None:
     store = key_stores.read(JKS, "changeit", "secret2")
     assert store.key is not None
     assert store.trusted == store.chain

@@ -138,7 +138,7 @@ async def test_closing_the_processes_object_succeeds_after_the_fork_server_faile
     await processes.close()
 
 
-async def test_closing_the_processes_object_succeeds_if_no_fork_server_was_started() -> None:
+async def test_closing_an_instance_of_class_processes_succeeds_if_no_fork_server_was_started() -> None:
     await Processes().close()
 
 

@@ -11,7 +11,7 @@ from headrace.runtime.sink_offsets import SinkOffsets
 P0, P1 = ("t", 0), ("t", 1)
 
 
-def test_offsets_to_commit_exclude_unassigned_partitions_and_offsets_beyond_delivered_records() -> None:
+def test_unassigned_partitions_and_offsets_beyond_the_delivered_records_are_not_committed() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5, P1: 0})
     offsets.deliver(P0, 8)

@@ -67,7 +67,7 @@ def make(producer: Producer, ending: Ending | None = None) -> SourceErrors:
     return errors
 
 
-def test_dlq_record_of_a_source_is_sent_when_the_full_buffer_of_the_producer_has_memory_again() -> None:
+def test_dlq_record_of_a_source_is_sent_when_the_producer_buffer_is_no_longer_full() -> None:
     producer = Producer(BufferExhaustedError("full"), BufferExhaustedError("full"))
     results: list[ConnectError | None] = []
     make(producer).send(FAILURE, PART, results.append)

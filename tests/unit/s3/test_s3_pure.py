@@ -42,7 +42,7 @@ def config(**props: str) -> S3SinkConfig:
         ("''YYYY 'o''clock' Z ZZ ZZZ z", "'2026 o'clock +0200 +02:00 Europe/Berlin CEST"),
     ],
 )
-def test_joda_pattern_formats_a_time_in_its_time_zone(pattern: str, text: str) -> None:
+def test_joda_pattern_formats_a_datetime_in_the_time_zone_of_the_datetime(pattern: str, text: str) -> None:
     moment = dt.datetime(2026, 7, 1, 14, 5, 6, 7000, tzinfo=ZoneInfo("Europe/Berlin"))
     assert JodaFormat(pattern).format(moment) == text
 

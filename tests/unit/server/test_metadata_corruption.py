@@ -26,7 +26,7 @@ def test_metadata_log_that_is_truncated_in_its_last_batch_is_not_reported_as_cor
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2])
-def test_metadata_log_with_a_flipped_bit_before_the_last_batch_is_corrupt(batch: int) -> None:
+def test_metadata_log_with_a_flipped_bit_before_the_last_batch_is_reported_as_corrupt(batch: int) -> None:
     log, ends = _log(4)
     starts = [0, *ends]
     for position in range(starts[batch] + 8, ends[batch]):

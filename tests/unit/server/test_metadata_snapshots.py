@@ -197,7 +197,7 @@ class TestLog:
         assert (log.log_start_offset, log.log_end_offset, log.latest_snapshot()) == (0, 3, None)
         assert names(storage) == ["00000000000000000000.log"]
 
-    def test_log_that_ends_before_its_snapshot_restarts_at_the_end_offset_of_the_snapshot(self) -> None:
+    def test_metadata_log_that_ends_before_its_snapshot_is_reset_to_the_end_offset_of_the_snapshot(self) -> None:
         """In a power failure, an observer may lose unsynced records that its synced snapshot contains."""
         storage = MemoryStorage()
         log = filled(storage, 3)

@@ -124,7 +124,7 @@ def test_idle_connections_are_never_closed_if_connections_max_idle_ms_is_minus_o
     assert not idle.closed
 
 
-def test_versions_of_each_handler_are_within_the_versions_of_its_api() -> None:
+def test_supported_versions_of_each_request_handler_are_within_the_version_range_of_its_api() -> None:
     routes = load_routes()
     assert {0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 37, 44, 46, 60}.issubset(routes[BROKER])
     assert {1, 18, 52, 53, 54, 56, 59, 62, 63, 67}.issubset(routes[CONTROLLER])

@@ -298,7 +298,7 @@ def test_task_configurations_of_a_connector_with_more_than_10_tasks_are_in_numer
         ),
     ],
 )
-def test_records_of_restart_requests_log_levels_and_session_keys_are_read_as_changes(
+def test_records_of_restart_requests_and_log_levels_and_session_keys_are_read_as_changes(
     key: str, value: str, change: ConfigChange
 ) -> None:
     state, changes = read((key, value))

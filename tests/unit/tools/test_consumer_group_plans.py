@@ -53,7 +53,7 @@ def test_members_table_has_the_columns_and_widths_of_kafkas_tool() -> None:
     assert static[1].split() == ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
 
 
-def test_state_and_list_tables_have_the_columns_and_widths_of_kafkas_tool() -> None:
+def test_tables_of_group_states_and_of_groups_have_the_columns_and_widths_of_kafkas_tool() -> None:
     assert tables.state_table("g", "h:9092  (1)", "range", "Stable", 2, verbose=False) == [
         "",
         "GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS",
@@ -68,7 +68,7 @@ def test_state_and_list_tables_have_the_columns_and_widths_of_kafkas_tool() -> N
     ]
 
 
-def test_reset_and_delete_tables_have_the_columns_and_widths_of_kafkas_tool() -> None:
+def test_tables_of_reset_offsets_and_of_deleted_offsets_have_the_columns_and_widths_of_kafkas_tool() -> None:
     assert tables.resets_table({"g": {("t", 10): 1, ("t", 9): 2}}) == [
         "",
         "GROUP           TOPIC           PARTITION  NEW-OFFSET",

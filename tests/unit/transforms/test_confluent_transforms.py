@@ -31,7 +31,7 @@ class TestDrop:
     @pytest.mark.parametrize(
         ("behavior", "schema"), [("nullify", None), ("force_optional", STRING_SCHEMA.replace(optional=True))]
     )
-    def test_drop_value_replaces_the_value_with_null_and_its_schema_with_null_or_an_optional_schema(
+    def test_drop_value_removes_the_schema_or_makes_it_optional_depending_on_schema_behavior(
         self, behavior: str, schema: Any
     ) -> None:
         drop = make_plugin(CONFLUENT + "Drop$Value", schema__behavior=behavior)

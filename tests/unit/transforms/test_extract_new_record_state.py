@@ -154,7 +154,7 @@ def test_schemaless_records_that_are_not_change_events_stay_unchanged(value: Any
     assert found.value == value
 
 
-def test_records_whose_schema_is_not_that_of_a_change_event_stay_unchanged() -> None:
+def test_records_without_the_schema_of_a_change_event_stay_unchanged() -> None:
     assert extract([row(1)], ROW)[0].value == row(1)
 
 

@@ -16,7 +16,7 @@ def test_hoist_field_wraps_schemaless_values_in_maps() -> None:
     assert apply_to_value(make_plugin("HoistField$Value", field="magic"), None) == (None, {"magic": None})
 
 
-def test_hoist_field_wraps_null_values_with_an_optional_schema_and_rejects_them_with_a_required_schema() -> None:
+def test_hoist_field_wraps_a_null_value_if_its_schema_is_optional_and_rejects_it_if_the_schema_is_required() -> None:
     hoist = make_plugin("HoistField$Value", field="f")
     assert [value.get("f") for value in apply_to_values(hoist, ["a", None], OPTIONAL_STRING_SCHEMA)] == ["a", None]
     errors = transform_errors(hoist, source_batch(["a", None, None], STRING_SCHEMA))
