@@ -119,7 +119,7 @@ def test_skipping_of_records_that_are_older_than_the_stored_documents_is_logged_
     assert messages[0].startswith("Record items-0 at offset 0 is not stored")
 
 
-def test_sink_logs_which_topics_share_an_index_if_record_keys_are_the_document_ids(
+def test_topics_that_share_an_index_are_logged_if_record_keys_are_the_document_ids(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, [keyed(0, "a"), keyed(0, "b", topic="ITEMS")])

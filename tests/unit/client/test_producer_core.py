@@ -272,7 +272,7 @@ def test_batch_that_the_broker_rejects_as_too_large_fails_if_it_contains_only_on
     assert core.handle_error(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.FAILED
 
 
-def test_batch_that_the_broker_rejects_as_a_duplicate_is_reported_as_acknowledged() -> None:
+def test_batch_that_the_broker_rejects_as_a_duplicate_counts_as_acknowledged() -> None:
     core = make_core()
     core.add(make_batch())
     (batch,) = batches_of(drain(core))

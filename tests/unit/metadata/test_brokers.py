@@ -117,7 +117,7 @@ def test_heartbeat_of_earlier_incarnation_is_rejected_with_error_stale_broker_ep
     )
 
 
-def test_fenced_broker_loses_its_leaderships_and_partitions_without_another_replica_remain_without_a_leader() -> None:
+def test_partitions_of_a_fenced_leader_elect_another_replica_or_have_no_leader_if_no_other_replica_exists() -> None:
     image = cluster_image(partition_image("12", "12", 1), partition_image("1", "1", 1), brokers="12")
     fenced = apply_result(image, ControllerResult(None, fence_broker(image, image.brokers[1], topic_configs())))
     assert describe_partition(fenced, 0) == "2/2/1/"

@@ -121,7 +121,7 @@ def test_plugins_are_found_in_sub_directories_of_plugin_path(plugin_path: Path) 
     assert registry.problems == []
 
 
-def test_connector_class_may_be_a_task_class_that_no_connector_class_uses(plugin_path: Path) -> None:
+def test_property_connector_class_may_name_a_task_class_that_no_connector_uses(plugin_path: Path) -> None:
     (plugin_path / "acme_tasks.py").write_text(
         "from headrace.api import Config, SinkTask, SourceConnector, SourceTask, key, source\n"
         "class AcmeConfig(Config):\n    topic: str = key('topic')\n"

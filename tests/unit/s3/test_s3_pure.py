@@ -216,7 +216,7 @@ class TestFiles:
         assert files.open["a"].first_offset == 5
 
     @pytest.mark.parametrize(("rotates", "sets"), [("true", 3), ("false", 0)])
-    def test_rotate_file_on_partition_change_determines_if_s3_files_are_completed_when_the_directory_changes(
+    def test_property_rotate_file_on_partition_change_determines_if_s3_files_are_completed_when_the_directory_changes(
         self, rotates: str, sets: int
     ) -> None:
         props = {"flush__size": "100", "rotate__interval__ms": "1000", "timestamp__extractor": "Record"}

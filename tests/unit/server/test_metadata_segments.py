@@ -67,7 +67,7 @@ def test_metadata_log_with_complete_segments_is_loaded() -> None:
     assert opened(storage, was_closed_cleanly=False).log_end_offset == 6
 
 
-def test_error_for_a_metadata_log_that_replay_finds_to_be_corrupt_says_how_to_fetch_the_log_again() -> None:
+def test_error_for_a_metadata_log_that_is_found_corrupt_during_replay_says_how_to_fetch_the_log_again() -> None:
     """The corruption is in the last batch of a cleanly closed log, which recovery does not check."""
     storage = closed()
     data = bytearray(storage.read(path(4)))
