@@ -60,7 +60,7 @@ def stop(worker: DistributedWorker, name: str) -> None:
     wait_for(lambda: worker.status(name)["tasks"] == [], f"{name} has no tasks")
 
 
-def test_offsets_of_a_source_with_its_own_offsets_topic_are_written_to_and_read_from_that_topic(
+def test_offsets_of_a_source_with_its_own_offsets_topic_are_stored_and_altered_and_reset_in_that_topic(
     worker: DistributedWorker, tmp_path: Path
 ) -> None:
     config = source(tmp_path / "in", "own", **{"offsets.storage.topic": "own-offsets"})
