@@ -465,7 +465,7 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the client, so that all tasks share the modules' memory."""
+        """Return the names of the S3 client's modules. The worker imports them before it starts task processes."""
         return [__name__, f"{__package__}.uploads", f"{__package__}.api_description"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

@@ -317,7 +317,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the client, so that all tasks share the modules' memory."""
+        """Return the names of the S3 client's modules. The worker imports them before it starts task processes."""
         modules = [__name__, f"{__package__}.api_description"]
         return (
             [*modules, "headrace_connectors.common.parquet_rows"]
