@@ -442,7 +442,7 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
         """Validate source partitions and offsets that a user wants to store. Raises ConnectError if any is invalid."""
         for partition, offset in offsets.items():
             if [name for name, _ in partition] not in (["file"], ["file.bytes"]):
-                raise ConnectError(f"A source partition must have only the field file, but found {dict(partition)}")
+                raise ConnectError(f"A source partition must have only the field 'file', but found {dict(partition)}")
             if offset is None:
                 continue
             if set(offset) != set(_OFFSET_TYPES) or any(

@@ -351,7 +351,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
                 self.context.raise_error(error)
                 return
             if tables != self._tables:
-                logger.info("Tables to read changed to %s, reconfiguring tasks", ", ".join(tables) or "none")
+                logger.info("The tables to read are now %s; reconfiguring the tasks", ", ".join(tables) or "none")
                 self._tables = tables
                 self.context.request_task_reconfiguration()
 
