@@ -375,7 +375,9 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self._failures += 1
         if self._failures == 1 or self._failures % 60 == 0:
             path = self._path(reading)
-            logger.warning("File %s cannot be read, retrying (failure %d in a row): %s", path, self._failures, reason)
+            logger.warning(
+                "File %s cannot be read, retrying (consecutive failures: %d): %s", path, self._failures, reason
+            )
         self._close()
         offset = self._start if reading.reader is None else reading.offset(is_complete=False)
         self._found.appendleft(FoundFile(None, reading.name, reading.state, offset))
