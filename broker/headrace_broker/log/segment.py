@@ -574,8 +574,7 @@ class LogSegment:
             if position + header.size_bytes > size_bytes:
                 raise IncompleteBatchError(
                     position,
-                    f"the batch has {header.size_bytes} bytes, but the file has only {size_bytes - position} more "
-                    f"bytes",
+                    f"the file ends after {size_bytes - position} of the {header.size_bytes} bytes of the batch",
                 )
             yield position, header
             position += header.size_bytes

@@ -161,8 +161,8 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             self._close()
         except _FileChangedError:
             logger.warning(
-                "File %s changed while it was read; the task reads it again from the beginning when it has not changed "
-                "for settle.time.ms=%d", self._path(reading), self.config.settle_ms,
+                "File %s changed while it was read; the task reads the file again from the beginning after the file "
+                "has not changed for settle.time.ms=%d", self._path(reading), self.config.settle_ms,
             )  # fmt: skip
             self._close()
         return None

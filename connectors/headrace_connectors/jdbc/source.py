@@ -320,7 +320,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         ]
         for name in missing:
             message = missing_table_message(name, existing, all_tables)
-            logger.error("%s. The connector starts to read the table when the table exists", message)
+            logger.error("%s. The connector will read the table as soon as the table exists", message)
         selected = self._select(existing)
         if not selected and not missing:
             logger.warning(

@@ -265,7 +265,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         self._close()
         self._failures += 1
         if self._failures == 1 or self._failures % 10 == 0:
-            logger.warning("%s; failure %d in a row, retrying the request", error, self._failures)
+            logger.warning("%s; retrying the request (consecutive failures: %d)", error, self._failures)
         self.context.wait(self.config.retry_backoff_ms / 1000)
 
     def _handle(self, error: DataError) -> SourceBatch:
