@@ -311,7 +311,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             self._failures += 1
             self._retry_at_ms = int(now_ms) + self._config.retry_backoff_ms
             if self._failures == 1 or self._failures % 10 == 0:
-                logger.warning("%s; failure %d in a row, retrying the upload", error, self._failures)
+                logger.warning("%s; retrying the upload (consecutive failures: %d)", error, self._failures)
             self.context.pause(*self._partitions)
             return
         if self._failures and not self._uploads:
