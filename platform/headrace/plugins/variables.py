@@ -134,7 +134,10 @@ class ConfigResolver:
             reason = f"config.providers in the worker file does not contain {provider_name}"
             self.unresolved.append(UnresolvedVariable(name, variable[0], reason))
             return variable[0]
-        found = provider.get(path, key)
+        try:
+            found = provider.get(path, key)
+        except ConfigError as error:
+            raise ConfigError(name, variable[0], error.reason or str(error)) from error
         if found is None:
             place = f" in {path}" if path else ""
             reason = (

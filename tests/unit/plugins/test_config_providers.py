@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,14 @@ def test_file_config_provider_reads_properties_files(tmp_path: Path) -> None:
     }
     missing = f"${{f:{path}:nope}}"
     assert resolve({"a": missing}) == {"a": missing}
-    with pytest.raises(ConfigError, match="Could not read properties from file"):
-        resolve({"a": f"${{f:{tmp_path / 'none'}:x}}"})
+
+
+def test_error_of_a_config_provider_names_the_configuration_key_and_the_variable(tmp_path: Path) -> None:
+    variable = f"${{f:{tmp_path / 'none'}:x}}"
+    expected = f"Invalid value {variable} for configuration db.password: Could not read properties from file"
+    with pytest.raises(ConfigError, match=re.escape(expected)) as caught:
+        resolve({"db.user": "scott", "db.password": f"x{variable}"})
+    assert caught.value.key == "db.password"
 
 
 def test_resolver_reports_the_key_of_each_unresolved_variable_and_the_reason(tmp_path: Path) -> None:
