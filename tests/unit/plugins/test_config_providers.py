@@ -174,6 +174,13 @@ def test_resolved_values_in_a_task_configuration_are_replaced_by_their_config_pr
     }
 
 
+def test_variable_that_replaces_a_resolved_value_is_not_changed_by_other_values() -> None:
+    originals = {"password": "${f:/db.properties:a}", "key": "${f:k}"}
+    restorer = VariableRestorer(originals, {"password": "hunter2-tiger", "key": "properties"}, ["password", "key"])
+    restored = restorer.restore({"url": "db://hunter2-tiger@host/properties"})
+    assert restored == {"url": "db://${f:/db.properties:a}@host/${f:k}"}
+
+
 def test_config_provider_variable_does_not_replace_a_task_config_that_differs_from_the_resolved_value() -> None:
     restorer = VariableRestorer({"tables": "${f:tables}"}, {"tables": "a,b"})
     assert restorer.restore({"tables": "a"}) == {"tables": "a"}
