@@ -238,6 +238,14 @@ def test_validation_result_does_not_contain_secrets_from_config_providers() -> N
     assert "hunter2" not in json.dumps(validate_connector(resolved | {"table": "t"}, WORKER).as_json())
 
 
+def test_validation_errors_contain_one_variable_for_each_value_and_short_values_do_not_change_longer_words() -> None:
+    variables = {"password": "${file:/run/secrets/db:a}", "driver.user": "${file:/u:user}", "driver.db": "${env:DB}"}
+    originals = {"name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "missing", **variables}
+    values = {"password": "postgres", "driver.user": "file", "driver.db": "missings"}
+    result = validate_connector({**originals, **values}, WORKER, originals=originals)
+    assert result.values["table"].errors == ["There is no table missing (password ${file:/run/secrets/db:a})"]
+
+
 def test_missing_or_unknown_connector_class_is_reported_together_with_other_errors() -> None:
     others = {"name": "c", "tasks.max": "0", "transforms": "A", "topic": None}
     for props, error in (

@@ -63,6 +63,8 @@ def test_unknown_worker_keys_cause_warnings_with_suggestions() -> None:
         ("exactly.once.source.support", "distributed"),
         ("metric.reporters", "GET /metrics"),
         ("value.converter.plugin.version", "one version"),
+        ("producer.interceptor.classes", "do not run Java interceptors"),
+        ("consumer.confluent.monitoring.interceptor.bootstrap.servers", "do not run Java interceptors"),
     ],
 )
 def test_worker_config_keys_without_effect_cause_warnings_with_reasons(key: str, reason: str) -> None:
