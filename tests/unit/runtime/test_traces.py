@@ -135,7 +135,7 @@ def test_second_trace_reuses_the_formatted_frames_of_the_first_trace(monkeypatch
 
 
 @pytest.mark.parametrize("error", [RaisingStr(), NoneStr()], ids=["str raises", "str returns None"])
-def test_failure_with_an_exception_without_a_message_is_logged_and_described(
+def test_failure_is_logged_and_described_if_str_of_its_exception_fails(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     failure = Failure(Stage.TRANSFORMATION, "C", error, 1)
