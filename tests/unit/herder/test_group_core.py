@@ -498,7 +498,7 @@ def test_leader_assumes_that_a_revoked_task_may_still_run_until_its_owner_joins_
     assert not core.may_run_task("a")
 
 
-def test_url_of_the_worker_that_owns_a_connector_is_none_on_a_worker_that_is_not_the_leader() -> None:
+def test_worker_that_is_not_the_leader_does_not_return_the_url_of_the_owner_of_a_connector() -> None:
     core = worker()
     assign(core, ALL)
     assert core.owner_url("a", None) is None

@@ -440,7 +440,7 @@ def test_worker_writes_the_status_of_its_instance_again_if_another_worker_has_re
     assert worker.core.status_replaced("c", 0) == []  # the task is being stopped
 
 
-def test_status_of_another_worker_is_outdated_unless_it_has_a_later_generation_than_this_worker() -> None:
+def test_status_of_another_worker_is_outdated_unless_its_generation_is_later_than_that_of_this_worker() -> None:
     other = Status(State.RUNNING, "other", 4)
     assert core.is_outdated(None, "w", 4)
     assert core.is_outdated(other, "w", 4)

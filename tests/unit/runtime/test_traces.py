@@ -43,7 +43,7 @@ def test_exception_line_of_an_exception_without_a_message_is_its_class_name() ->
     assert exception_line(python_trace(ValueError())) == "ValueError"
 
 
-def test_exception_line_of_a_text_without_stack_frames_is_the_text() -> None:
+def test_function_exception_line_returns_the_whole_text_if_the_text_has_no_stack_frames() -> None:
     assert exception_line("the process exited with code 9\n") == "the process exited with code 9"
     assert exception_line("") == ""
 

@@ -31,7 +31,7 @@ def test_worker_config_has_the_defaults_of_kafka_connect() -> None:
         ({"headrace.data.dir": "/var/x", "offset.storage.file.filename": "y"}, "y"),
     ],
 )
-def test_offsets_file_is_in_the_data_directory_unless_it_is_configured(
+def test_offsets_file_is_in_the_data_directory_unless_another_path_is_configured(
     servers: dict[str, str], settings: dict[str, str], path: str
 ) -> None:
     assert WorkerConfig.standalone({**MINIMUM, **servers, **settings})["offset.storage.file.filename"] == path

@@ -93,7 +93,7 @@ def test_record_of_a_delete_event_keeps_its_schema_unless_the_configured_mode_co
     assert extract([DELETE], delete__tombstone__handling__mode="delete-to-tombstone")[0].value_schema is None
 
 
-def test_rewrite_mode_adds_a_field_to_each_row_that_says_whether_the_row_was_deleted() -> None:
+def test_rewrite_mode_adds_a_field_named_deleted_with_the_value_true_or_false_to_each_row() -> None:
     found = extract([UPDATE, DELETE], delete__tombstone__handling__mode="rewrite")
     assert [record.value["__deleted"] for record in found] == ["false", "true"]
     assert found[0].value_schema.field("__deleted").schema == OPTIONAL_STRING_SCHEMA
