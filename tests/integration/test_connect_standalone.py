@@ -438,7 +438,7 @@ def test_file_source_and_sink_lose_no_line_when_all_processes_are_killed_at_rand
     assert repeated < count * 4
 
 
-def test_source_continues_from_its_offsets_when_only_bootstrap_servers_is_set_instead_of_the_embedded_broker(
+def test_source_continues_from_its_offsets_after_bootstrap_servers_has_replaced_the_embedded_broker(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "in.properties"

@@ -85,7 +85,7 @@ def test_function_offsets_by_wall_clock_lists_each_utc_offset_with_the_local_tim
         (dt.datetime(1, 1, 1), dt.datetime(1, 1, 1, 0, 53, 28)),
     ],
 )
-def test_function_earliest_wall_clock_returns_the_earliest_local_time_that_is_converted_to_the_given_instant(
+def test_function_earliest_wall_clock_returns_the_first_of_all_local_times_that_denote_the_same_instant(
     utc: dt.datetime, wall_clock: dt.datetime
 ) -> None:
     assert earliest_wall_clock(utc.replace(tzinfo=dt.UTC), ZoneInfo("Europe/Berlin")) == wall_clock

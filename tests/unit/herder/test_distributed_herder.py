@@ -224,7 +224,7 @@ async def test_restart_request_fails_if_the_connector_fails_to_start_on_a_worker
     assert herder.status("c").connector.state == "RUNNING"
 
 
-async def test_stage_of_a_restart_request_is_the_start_of_the_connector_after_the_connector_has_stopped(
+async def test_restart_request_reports_starting_the_connector_as_its_stage_when_the_connector_has_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     herder, worker = make_herder_with_running_connector(monkeypatch)

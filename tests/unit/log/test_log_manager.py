@@ -271,7 +271,7 @@ def test_log_directory_on_full_disk_is_online_again_after_space_is_freed() -> No
     manager = start(storage)
     append(manager, "t", 0, b"before")
     storage.is_full = True
-    with pytest.raises(ApiError, match="cannot append to the log at /data/t-0: No space left"):
+    with pytest.raises(ApiError, match=r"cannot append to the log \(/data/t-0\): No space left"):
         append(manager, "t", 0, b"lost")
     manager.maintain(NOW)
     assert manager.directories[0].offline_reason is not None

@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 
 
 class FakeHost(HostProcess):
-    """A fake host process whose end of the channel is in the test's own process.
+    """Stands in for a host process, without starting one: the test itself holds the host's end of the channel.
 
     `responses` maps a message type to the response, or to an event that must be set before the
     response is sent.

@@ -57,9 +57,9 @@ def test_reassignment_plan_that_names_a_log_directory_is_rejected_unless_the_bro
     with pytest.raises(ToolError) as raised:
         check_log_dirs(ReassignmentPlan({("b", 1): [2]}, {("b", 1, 2): "/data"}), {2: directories})
     assert str(raised.value) == (
-        f"b-1: log_dirs contains /data for broker 2, but the log directories of this broker are "
-        f"{', '.join(directories)}; choosing a log "
-        'directory is not supported: use "any" to let the broker choose'
+        f"b-1: log_dirs contains /data for broker 2, but a reassignment cannot choose a log directory of this broker "
+        f"(its log directories are {', '.join(directories)}): "
+        'use "any" to let the broker choose'
     )
 
 
