@@ -35,7 +35,7 @@ def test_utc_offset_with_a_sign_and_minutes_is_parsed_to_a_time_zone(name: str, 
     assert time_zone(name).utcoffset(_NOON) == dt.timedelta(seconds=seconds)
 
 
-def test_short_time_zone_name_of_java_is_parsed_to_its_region() -> None:
+def test_java_time_zone_abbreviation_is_parsed_to_its_iana_time_zone() -> None:
     assert time_zone("PST") == ZoneInfo("America/Los_Angeles")
     assert time_zone("Europe/Berlin") == ZoneInfo("Europe/Berlin")
     # In these names of the IANA database, the sign is the opposite of the sign of the UTC offset.

@@ -165,7 +165,7 @@ def test_task_that_pauses_its_partitions_because_the_server_is_slow_resumes_them
 DATA_STREAM = {"data__stream__type": "LOGS", "data__stream__dataset": "shop"}
 
 
-def test_record_whose_key_is_the_id_of_a_document_in_the_data_stream_is_logged_and_reported(
+def test_record_is_logged_and_reported_if_its_key_is_already_the_id_of_a_document_in_the_data_stream(
     server: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = [record.replace(key=key) for record, key in zip(four_records(), "aaba", strict=True)]

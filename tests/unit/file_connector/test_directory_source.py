@@ -198,7 +198,7 @@ def test_invalid_file_is_moved_to_the_error_directory_if_errors_are_tolerated_an
     assert os.listdir(tmp_path / "bad") == [name]
 
 
-def test_finished_file_is_moved_with_its_done_marker_and_does_not_replace_a_file_that_was_moved_earlier(
+def test_finished_file_and_its_done_marker_are_moved_under_a_new_name_if_an_earlier_moved_file_has_the_same_name(
     tmp_path: Path,
 ) -> None:
     source, done = tmp_path / "in", tmp_path / "in" / "done"

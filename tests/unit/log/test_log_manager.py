@@ -390,7 +390,7 @@ def test_maintenance_writes_checkpoints_only_in_background() -> None:
     assert len([name for name in storage.listdir("/data") if name.endswith("-checkpoint")]) == 4
 
 
-def test_checkpoint_task_writes_nothing_if_a_newer_task_has_run_or_the_manager_is_closed() -> None:
+def test_checkpoint_task_writes_nothing_if_a_task_created_later_has_already_run_or_the_manager_is_closed() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     directory, name = manager.directories[0], "recovery-point-offset-checkpoint"

@@ -85,7 +85,7 @@ def _this_module() -> Any:
     return module
 
 
-def test_connector_name_with_more_characters_than_a_topic_name_may_have_is_an_error() -> None:
+def test_connector_name_longer_than_the_maximum_length_of_a_topic_name_is_an_error() -> None:
     assert validate(ExampleSource, table="t", name="x" * 249).errors == []
     [text] = validate(ExampleSource, table="t", name="x" * 250).errors
     assert "String may have at most 249 characters but has 250" in text
