@@ -188,7 +188,7 @@ def test_creation_of_a_topic_with_600_partitions_does_not_delay_creation_of_anot
 
 
 @pytest.mark.slow
-def test_incomplete_large_requests_share_the_memory_limit_and_their_clients_are_disconnected(
+def test_total_memory_of_incomplete_large_requests_is_limited_and_their_clients_are_disconnected(
     broker: BrokerProcess,
 ) -> None:
     with RawClient(broker.address, timeout_s=60) as normal:

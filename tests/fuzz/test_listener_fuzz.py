@@ -159,7 +159,7 @@ def test_broker_memory_does_not_grow_while_clients_send_requests_and_never_read_
     neighbour.check()
 
 
-def test_large_fetch_responses_that_clients_never_read_share_the_memory_limit(
+def test_total_memory_of_large_fetch_responses_that_clients_never_read_is_limited(
     broker: BrokerProcess, neighbour: ValidClient
 ) -> None:
     with RawClient(broker.address) as filler:

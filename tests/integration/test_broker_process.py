@@ -458,7 +458,7 @@ def test_requests_to_a_partition_return_errors_until_the_broker_can_create_the_l
         subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_restarted_broker_completes_an_interrupted_topic_deletion_and_renames_unknown_logs_to_stray(
+def test_restarted_broker_completes_an_interrupted_topic_deletion_and_renames_logs_of_unknown_topics_to_stray(
     tmp_path: Path,
 ) -> None:
     with running_broker(tmp_path, log_segment_delete_delay_ms="0") as broker:

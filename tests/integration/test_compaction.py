@@ -173,7 +173,7 @@ def test_cleaner_process_reads_no_faster_than_its_io_rate_limit(tmp_path: Path) 
     assert process.returncode == 0
 
 
-def test_cleaner_process_exits_and_leaves_no_file_with_suffix_cleaned_when_its_pipes_are_closed(tmp_path: Path) -> None:
+def test_cleaner_process_exits_and_leaves_no_cleaned_file_when_its_pipes_are_closed(tmp_path: Path) -> None:
     process = start_cleaner(job_of(tmp_path / "t-0", 1.0))
     process.communicate(timeout=20)
     assert process.returncode == 0

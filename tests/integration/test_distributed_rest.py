@@ -387,7 +387,7 @@ RESTARTS = {  # the states in the response, and the instances that are started a
 
 @pytest.mark.parametrize("query", RESTARTS)
 @pytest.mark.parametrize("number", [0, 1], ids=["sent to the leader", "forwarded to the leader"])
-def test_query_parameters_of_a_connector_restart_select_which_instances_are_restarted(
+def test_restart_request_restarts_only_the_connector_and_tasks_that_its_query_parameters_select(
     workers: list[DistributedWorker], tmp_path: Path, query: str, number: int
 ) -> None:
     worker = workers[number]

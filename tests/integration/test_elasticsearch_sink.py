@@ -107,7 +107,7 @@ def test_later_record_replaces_the_document_with_the_same_key(server: SearchServ
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
 
 
-def test_skipping_of_records_that_are_older_than_the_stored_documents_is_logged_once_for_each_partition(
+def test_sink_logs_once_for_each_partition_that_it_skips_records_older_than_the_stored_documents(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, [keyed(100, "a"), keyed(101, "b")])
@@ -277,7 +277,9 @@ def test_validation_reports_external_resources_that_do_not_exist(server: SearchS
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_record_is_lost_or_stored_twice_after_kills_of_the_worker(server: SearchServer, tmp_path: Path) -> None:
+def test_no_record_is_lost_or_stored_twice_although_the_worker_is_killed_repeatedly(
+    server: SearchServer, tmp_path: Path
+) -> None:
     """The worker and its broker are killed while the sink writes the lines of a file.
 
     The sink is configured with the example file in configs/.

@@ -124,7 +124,7 @@ def test_broker_whose_metadata_log_is_on_a_full_disk_fails_to_start_and_its_erro
                 assert produce(client, "plain", COUNT) == COUNT
             broker.kill()
             fill(disk)
-            with pytest.raises(AssertionError, match=rf"{broker.data_dir}/__cluster_metadata-0: No space left"):
+            with pytest.raises(AssertionError, match=rf"{broker.data_dir}/__cluster_metadata-0\): No space left"):
                 broker.start()
             broker.kill()
             free(disk)

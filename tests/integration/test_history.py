@@ -99,7 +99,7 @@ def test_client_event_that_contradicts_the_topic_log_is_reported(violation: str,
     assert any(violation in line for line in found), found
 
 
-def test_record_in_two_partitions_is_reported() -> None:
+def test_history_check_reports_a_record_that_is_in_two_partitions() -> None:
     assert any("and at 0@0" in line for line in violations(VALID, {0: LOG, 1: [(0, A[0])]}))
 
 

@@ -199,7 +199,7 @@ def types_of(fields: tuple[Field, ...]) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_rows_of_a_table_that_changes_when_the_statement_starts_have_the_new_schema(
+def test_rows_have_the_new_schema_of_a_table_if_the_table_changes_when_the_statement_starts(
     server: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, values, row, types = CHANGES[name]
@@ -248,7 +248,7 @@ def test_column_rename_is_detected_if_the_snapshot_of_the_transaction_is_older_t
     assert dict(zip(types, batch.values[0], strict=True)) == {"id": 1, "b": 5, "a": "x"}
 
 
-def test_table_that_is_replaced_by_another_table_is_read_with_the_columns_of_the_new_table(
+def test_source_reads_the_columns_of_the_new_table_if_another_table_is_renamed_to_the_name_of_the_table(
     postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     postgresql.create(

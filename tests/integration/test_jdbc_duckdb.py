@@ -63,7 +63,7 @@ def test_timestamp_and_incrementing_mode_continues_after_the_committed_offset(pa
     assert [row[0] for row in rows(read_all(props, offsets))] == [3]
 
 
-def test_columns_of_a_query_have_the_types_of_its_first_row(path: Path) -> None:
+def test_column_types_of_a_query_are_derived_from_the_first_row_of_the_result(path: Path) -> None:
     query = "SELECT id, note, price, id::BIGINT * 2 AS twice FROM \"or:ders\" WHERE note <> ':x' ORDER BY id"
     (batch,) = read_all({"connection.url": f"jdbc:duckdb:{path}", "mode": "bulk", "query": query, "topic.prefix": "q"})
     assert batch.values == [(1, "a:b", Decimal("1.5").quantize(Decimal(1).scaleb(-20)), 2)]

@@ -167,7 +167,7 @@ ALL_TYPES = "TABLE,VIEW,PARTITIONED TABLE,FOREIGN TABLE"
 
 
 @pytest.mark.parametrize("name", UNENFORCED)
-def test_field_is_optional_if_the_database_does_not_enforce_not_null_in_all_rows(
+def test_field_of_a_not_null_column_is_optional_if_some_rows_may_still_contain_null(
     database: Database, props: dict[str, str], name: str
 ) -> None:
     database.execute(UNENFORCED[name])
@@ -394,7 +394,7 @@ def test_connection_can_be_used_after_a_cursor_is_closed_before_its_last_row(
 
 
 @pytest.mark.timeout(30)
-def test_closing_a_cursor_cancels_the_request_for_rows_that_the_server_finds_slowly(server: postgres.Postgres) -> None:
+def test_closing_a_cursor_cancels_a_fetch_that_runs_for_a_long_time_on_the_server(server: postgres.Postgres) -> None:
     condition = "n <= 1000 OR pg_sleep(60) IS NOT NULL"
     statement = Statement(f"SELECT n FROM generate_series(1, 10000) n WHERE {condition}", ())
     with psycopg.connect(server.conninfo) as connection:

@@ -158,7 +158,7 @@ def test_every_connect_type_is_stored_without_loss(url: str, database: Database)
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-def test_numbers_and_booleans_are_stored_in_text_columns_as_the_same_text_for_any_number_of_records(
+def test_text_of_numbers_and_booleans_in_text_columns_does_not_depend_on_the_number_of_records(
     url: str, database: Database, count: int
 ) -> None:
     database.execute("CREATE TABLE items (id text, number text, flag text)")
@@ -212,7 +212,7 @@ def test_table_and_column_names_with_special_characters_are_quoted(
     assert query(database, "SELECT count(*) FROM keep") == [(0,)]
 
 
-def test_sink_creates_and_extends_tables_in_the_database_schema_that_table_name_format_names(
+def test_sink_creates_and_extends_tables_in_the_database_schema_given_in_table_name_format(
     url: str, database: Database
 ) -> None:
     database.execute("CREATE SCHEMA other")

@@ -146,7 +146,7 @@ def test_column_is_added_for_a_field_whose_name_differs_from_another_field_only_
 
 @pytest.mark.parametrize("count", [3, MANY])
 @pytest.mark.parametrize("mode", ["insert", "upsert"])
-def test_values_for_a_column_that_is_generated_always_as_identity_are_never_written(
+def test_sink_writes_no_values_to_an_identity_column_with_the_clause_generated_always(
     url: str, database: Database, mode: str, count: int
 ) -> None:
     database.execute("CREATE TABLE items (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, price float8)")

@@ -88,7 +88,7 @@ def _ids_of(batch: SourceBatch | None) -> list[int]:
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
 @pytest.mark.parametrize("db_timezone", ["UTC", "Europe/Berlin", "-05:30"])
-def test_timestamp_columns_with_and_without_time_zone_are_compared_in_db_timezone_in_postgresql(
+def test_postgresql_columns_of_type_timestamp_and_timestamptz_are_compared_in_the_time_zone_db_timezone(
     postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str], zone: str, db_timezone: str
 ) -> None:
     postgresql_database.execute(f"ALTER ROLE postgres SET timezone = '{zone}'")
@@ -103,7 +103,7 @@ def test_timestamp_columns_with_and_without_time_zone_are_compared_in_db_timezon
 
 
 @pytest.mark.parametrize("db_timezone", ["UTC", "Europe/Berlin", "Asia/Tokyo", "-05:30"])
-def test_timestamp_and_datetime_columns_are_compared_in_db_timezone_in_mysql(
+def test_mysql_columns_of_type_timestamp_and_datetime_are_compared_in_the_time_zone_db_timezone(
     mysql_database: Any, mysql_props: dict[str, str], db_timezone: str
 ) -> None:
     mysql_database.execute("CREATE TABLE t (id int, updated timestamp(6) NULL, created datetime(6) NOT NULL)")
@@ -195,7 +195,7 @@ def test_rows_with_local_times_that_do_not_exist_in_db_timezone_are_read_once_an
     assert _ids(settings, offsets) == [4, 5, 6]
 
 
-def test_running_task_reads_each_row_with_a_timestamp_after_a_daylight_saving_change_exactly_once(
+def test_running_task_reads_rows_with_timestamps_after_a_daylight_saving_change_exactly_once(
     postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str]
 ) -> None:
     database = postgresql_database

@@ -60,7 +60,9 @@ def _errors(props: dict[str, str]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("kind", ["postgresql", "mysql"])
-def test_validation_reports_an_unreachable_server_for_connection_url(kind: str, selection: dict[str, str]) -> None:
+def test_validation_reports_an_unreachable_server_as_an_error_of_connection_url(
+    kind: str, selection: dict[str, str]
+) -> None:
     errors = _errors({"connection.url": f"jdbc:{kind}://127.0.0.1:{free_port()}/shop", **selection})
     ((key, (message,)),) = errors.items()
     assert (key, "Cannot connect to" in message, "refused" in message) == ("connection.url", True, True)
@@ -85,7 +87,7 @@ def test_valid_configuration_has_no_errors(server: dict[str, str], selection: di
     assert _errors({**server, **selection}) == {}
 
 
-def test_validation_reports_a_missing_database_for_connection_url(server: dict[str, str]) -> None:
+def test_validation_reports_a_missing_database_as_an_error_of_connection_url(server: dict[str, str]) -> None:
     address, _, _ = server["connection.url"].rpartition("/")
     assert list(_errors({**server, "connection.url": f"{address}/missing"})) == ["connection.url"]
 
@@ -125,7 +127,7 @@ def test_validation_reports_a_query_that_does_not_contain_the_incrementing_or_ti
 
 
 @pytest.mark.parametrize("clause", ["WHERE id > 5", "LIMIT 5"])
-def test_validation_reports_a_query_that_ends_with_a_clause_after_which_no_where_clause_is_possible(
+def test_validation_reports_a_query_to_which_no_where_clause_can_be_appended(
     server: dict[str, str], clause: str
 ) -> None:
     query = f"SELECT id FROM t {clause}"

@@ -343,7 +343,7 @@ def test_upload_in_progress_does_not_delay_a_put(bucket: s3.S3Server, monkeypatc
         assert len(bucket.objects()) == 1
 
 
-def test_put_waits_for_the_upload_if_a_second_file_of_the_partition_is_complete(
+def test_put_waits_for_the_upload_of_a_complete_file_if_the_next_file_of_the_partition_is_also_complete(
     bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = SinkBucket.put

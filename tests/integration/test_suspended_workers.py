@@ -210,7 +210,7 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_even_during_a_put_
 
 
 @pytest.mark.slow
-def test_sink_task_whose_start_returns_while_its_worker_is_suspended_does_not_join_its_consumer_group(
+def test_sink_task_does_not_join_its_consumer_group_if_its_start_method_returns_while_its_worker_is_suspended(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     plugins = tmp_path / "plugins"
@@ -262,7 +262,7 @@ def test_sink_task_of_a_suspended_worker_continues_at_committed_offsets_if_the_w
         raise AssertionError(worker.log())
 
 
-def test_sink_task_that_reads_its_topics_itself_pauses_and_commits_no_offsets_while_its_worker_is_suspended(
+def test_sink_task_that_reads_its_topics_itself_is_paused_and_commits_no_offsets_while_its_worker_is_suspended(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """The task of this test reports offsets even while it is paused."""

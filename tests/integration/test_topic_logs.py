@@ -86,7 +86,7 @@ async def test_topic_log_keeps_each_existing_key_in_its_partition_after_partitio
         assert len({record.partition for record in current.values()}) > 1, "a later worker uses all partitions"
 
 
-async def test_topic_log_does_not_recreate_a_deleted_topic_and_reports_when_another_client_recreates_it(
+async def test_topic_log_does_not_recreate_a_deleted_topic_and_reports_an_error_if_another_client_recreates_it(
     broker: BrokerProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_log, "DELETION_CONFIRMATION_S", 1.5)

@@ -138,7 +138,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["_kafka_offset"])
 
 
-def test_every_connect_type_is_loaded_into_a_column_of_the_matching_spark_type(
+def test_values_of_every_connect_type_are_loaded_into_a_column_of_the_matching_spark_type(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     decimal = {"name": DATA + "Decimal", "parameters": {"scale": "2"}}

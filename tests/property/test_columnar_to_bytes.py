@@ -72,7 +72,7 @@ def test_string_columns_and_constant_columns_are_encoded_with_a_json_template(te
     assert texts.whole()[1] == b'{"line":"","source":"s"}'
 
 
-def test_columns_with_a_null_are_not_encoded_with_a_json_template() -> None:
+def test_function_encode_compact_returns_none_for_columns_that_contain_null() -> None:
     columns = Columns(["line"], [["a", None]], 2, is_maps=True)
     assert encode_compact(None, columns, EncodingOptions()) is None
 

@@ -44,7 +44,7 @@ def test_float_is_formatted_as_the_shortest_text_that_parses_to_the_same_number(
 
 @settings(deadline=None)
 @given(st.integers(), st.sampled_from([8, 16, 32, 64]))
-def test_function_wrap_keeps_only_the_lowest_bits_of_an_integer(number: int, bits: int) -> None:
+def test_wrapping_an_integer_keeps_only_its_lowest_bits(number: int, bits: int) -> None:
     wrapped = wrap(number, bits)
     assert -(1 << (bits - 1)) <= wrapped < 1 << (bits - 1)
     assert (wrapped - number) % (1 << bits) == 0

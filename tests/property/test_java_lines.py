@@ -71,20 +71,24 @@ def _as_lines(texts: list[str]) -> Lines:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(columns(None))
-def test_function_java_lines_formats_map_columns_like_each_map_alone(compact: Columns) -> None:
+def test_function_java_lines_returns_the_same_text_for_map_columns_as_for_single_maps(compact: Columns) -> None:
     assert java_lines(None, compact) == _lines(None, compact.items())
 
 
 @settings(deadline=None, max_examples=examples(100))
 @given(st.data())
-def test_function_java_lines_formats_struct_columns_like_each_struct_alone(data: st.DataObject) -> None:
+def test_function_java_lines_returns_the_same_text_for_struct_columns_as_for_single_structs(
+    data: st.DataObject,
+) -> None:
     schema = data.draw(struct_of(primitives(), 6)).replace(optional=False)
     compact = data.draw(columns(schema))
     assert java_lines(schema, compact) == _lines(schema, compact.items())
 
 
 @given(st.lists(st.text("a\xe9", max_size=3), min_size=1))
-def test_function_java_lines_formats_a_batch_of_strings_like_each_string_alone(texts: list[str]) -> None:
+def test_function_java_lines_returns_the_same_text_for_a_batch_of_strings_as_for_single_strings(
+    texts: list[str],
+) -> None:
     assert java_lines(None, _as_lines(texts)) == _lines(None, texts)
 
 

@@ -124,7 +124,7 @@ _SCALARS = st.sampled_from(
 
 @settings(deadline=None, max_examples=examples(200))
 @given(primitives(), st.lists(_SCALARS, min_size=1, max_size=4), st.booleans())
-def test_json_converter_decodes_a_list_of_scalars_like_single_payloads(
+def test_json_converter_decodes_each_scalar_in_a_list_to_the_same_value_as_the_scalar_alone(
     schema: Schema, payloads: list[bytes], replace_null: bool
 ) -> None:
     """Scalars of the wrong type or outside the type's range fail, and all others have the same value and type."""

@@ -191,7 +191,7 @@ def check_round_trip(message: type[Message], version: int, rng: Random) -> None:
 
 
 @pytest.mark.parametrize(("api", "direction"), KIO)
-def test_kio_decodes_random_messages_and_encodes_them_to_the_same_bytes(api: Api, direction: str) -> None:
+def test_kio_library_decodes_random_messages_and_encodes_them_to_the_same_bytes(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     for version in kio_versions(api, direction):
         rng = Random(f"kio {message.__name__} {version}")

@@ -75,7 +75,7 @@ def test_cluster_simulation_detects_each_mutant_of_the_code_within_twelve_seeds(
 
 @pytest.mark.prove
 @pytest.mark.timeout(4 * 3600)
-def test_simulated_clusters_of_three_thousand_seeds_lose_and_duplicate_no_record() -> None:
+def test_clusters_simulated_with_three_thousand_seeds_lose_and_duplicate_no_record() -> None:
     count = 3000 // PROCESSES
     _outputs([_run("--seed", str(number * count), "--count", str(count)) for number in range(PROCESSES)])
 

@@ -62,7 +62,7 @@ def test_simulated_worker_groups_keep_their_invariants_with_each_of_two_thousand
         ("always_rejoin_for_new_configs", 0),
     ],
 )
-def test_worker_group_simulation_detects_mutant_within_thirty_seeds(mutant: str, first: int) -> None:
+def test_worker_group_simulation_detects_each_injected_bug_within_thirty_seeds(mutant: str, first: int) -> None:
     code, output = simulate("--seed", str(first), "--count", "30", "--mutant", mutant)
     assert code == 1
     assert f"{mutant}: caught by seed" in output

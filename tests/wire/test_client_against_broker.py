@@ -148,7 +148,7 @@ def test_confluent_kafka_reads_records_of_headraces_producer(broker: BrokerProce
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_headraces_consumer_reads_records_of_confluent_kafka(broker: BrokerProcess, codec: str) -> None:
+def test_headraces_consumer_reads_records_that_confluent_kafka_produced(broker: BrokerProcess, codec: str) -> None:
     topic = f"theirs-{codec}"
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 5}
@@ -350,7 +350,7 @@ def test_error_of_unreachable_bootstrap_server_contains_the_address() -> None:
 # -- positions -------------------------------------------------------------------------------------------------------
 
 
-def test_consumer_applies_seek_pause_and_poll_limits(broker: BrokerProcess) -> None:
+def test_consumer_seeks_pauses_partitions_and_returns_at_most_max_records_per_poll(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "seek", 2)
         producer = await Producer.open(producer_config(broker.address))

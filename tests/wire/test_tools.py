@@ -165,7 +165,7 @@ def test_console_producer_keeps_order_and_bytes_of_a_large_input(broker: BrokerP
     assert done.stdout == data
 
 
-def test_console_tools_handle_keys_headers_nulls_and_all_record_fields(broker: BrokerProcess) -> None:
+def test_console_tools_produce_and_print_keys_headers_nulls_and_all_record_fields(broker: BrokerProcess) -> None:
     create(broker, "console-parts", "--partitions", "1")
     reading = [f"--reader-property={pair}" for pair in ("parse.key=true", "parse.headers=true", "null.marker=NUL")]
     produce(broker, "console-parts", "h:1,i:NUL\tk\tv\nNUL\tNUL\tNUL\n", *reading)

@@ -142,7 +142,7 @@ def test_describe_user_scram_credentials_returns_no_users(client: RawClient) -> 
     ]
 
 
-def test_list_transactions_returns_no_transactions_and_lists_unknown_state_filters(client: RawClient) -> None:
+def test_list_transactions_returns_no_transactions_and_returns_the_unknown_state_filters(client: RawClient) -> None:
     request = list_transactions.ListTransactionsRequest
     response = client.call(request(state_filters=["Ongoing", "Bogus"]), 1)
     assert (response.error_code, response.unknown_state_filters, response.transaction_states) == (0, ["Bogus"], [])

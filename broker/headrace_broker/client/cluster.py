@@ -87,12 +87,21 @@ class Cluster:
         """The error of the last failed attempt that `retry` has repeated or will repeat."""
 
     @classmethod
-    async def open(cls, config: ClientConfig, *, timeout_ms: float | None = None) -> Cluster:
-        """Find the brokers through the bootstrap servers. Raises TimedOutError if no server responds in time."""
+    async def open(
+        cls,
+        config: ClientConfig,
+        *,
+        timeout_ms: float | None = None,
+        on_retry: Callable[[ClientError], None] | None = None,
+    ) -> Cluster:
+        """Find the brokers through the bootstrap servers. Raises TimedOutError if no server responds in time.
+
+        `on_retry` is called with the error of each failed attempt that will be repeated.
+        """
         cluster = cls(config)
         timeout = timeout_ms if timeout_ms is not None else config.default_api_timeout_ms
         try:
-            await cluster.retry(lambda: cluster._refresh([]), timeout, "finding the brokers")
+            await cluster.retry(lambda: cluster._refresh([]), timeout, "finding the brokers", on_retry)
         except BaseException:
             await cluster.close()
             raise
@@ -220,11 +229,17 @@ class Cluster:
             return await self.request(self.view.controller_id, message, timeout_ms=timeout_ms)
         return await self.request_any(message, timeout_ms=timeout_ms)
 
-    async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float, action: str) -> T:
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        timeout_ms: float,
+        action: str,
+        on_retry: Callable[[ClientError], None] | None = None,
+    ) -> T:
         """Run `attempt` repeatedly, with backoff, until it succeeds or fails with an error that is not retriable.
 
         After `timeout_ms`, raises a TimedOutError that contains the last error. `action` is the name of the operation
-        in error texts.
+        in error texts. `on_retry` is called with the error of each failed attempt that will be repeated.
         """
         deadline = self.now_ms() + timeout_ms
         attempts = 0
@@ -245,6 +260,8 @@ class Cluster:
                     raise TimedOutError(f"{action}: timed out after {timeout_ms:.0f} ms: {error}") from error
                 attempts += 1
                 last = self.retried_error = error
+                if on_retry is not None:
+                    on_retry(error)
                 await asyncio.sleep(backoff / 1000)
 
     def retry_backoff_ms(self, attempts: int) -> float:

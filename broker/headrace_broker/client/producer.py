@@ -199,7 +199,7 @@ class Producer:
         try:
             await self.flush(timeout_ms)
         except TimedOutError as error:
-            logger.warning("Producer: closing before all records were acknowledged: %s", error)
+            logger.warning("Producer: closing, and aborting the unacknowledged sends: %s", error)
         finally:
             await self._shut_down()
 

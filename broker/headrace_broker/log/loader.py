@@ -312,7 +312,7 @@ def create_segment(
                 segment.remove()
             raise
         _log.warning(
-            "Log %s: cannot create all files of a new segment, opening the log without them: %s",
+            "Log %s: cannot create all files of a new segment, opening the log without the missing files: %s",
             directory,
             error.strerror or error,
         )

@@ -209,8 +209,8 @@ class PartitionLog(SegmentedLog):
                 if header.base_offset < next_offset:
                     raise ApiError(
                         ErrorCode.UNKNOWN_SERVER_ERROR,
-                        f"{self.name}: the fetched batch has base offset {header.base_offset}, but must have at "
-                        f"least {next_offset}",
+                        f"{self.name}: the fetched batch has base offset {header.base_offset}, which is below "
+                        f"the expected offset {next_offset}",
                     )
                 next_offset = header.next_offset
                 size_bytes = position + header.size_bytes
@@ -254,7 +254,7 @@ class PartitionLog(SegmentedLog):
         try:
             should_roll = not has_room or self._is_older_than_segment_ms(segment, now_ms, last.max_timestamp)
         except OSError as error:
-            raise self._go_offline("cannot read the log at", error) from error
+            raise self._go_offline("cannot read the log", error) from error
         if should_roll:
             # Start the segment at the log end offset, so that segments are contiguous even if compaction on the leader
             # has removed the records before the batch. But if the difference between the batch's offsets and the log
@@ -265,7 +265,7 @@ class PartitionLog(SegmentedLog):
         try:
             segment.append(data, headers, config.index_interval_bytes)
         except OSError as error:
-            raise self._go_offline_unchanged("cannot append to the log at", error) from error
+            raise self._go_offline_unchanged("cannot append to the log", error) from error
         self._log_end_offset = last.base_offset + last.last_offset_delta + 1
         position = 0
         for header in headers:
@@ -305,7 +305,7 @@ class PartitionLog(SegmentedLog):
         try:
             data = self._read(fetch_offset, max_bytes, upper_bound, min_one_batch)
         except OSError as error:
-            raise self._go_offline("cannot read the log at", error) from error
+            raise self._go_offline("cannot read the log", error) from error
         except CorruptBatchError as error:
             raise self._corrupt(error) from error
         return LogRead([data], len(data)) if data else LogRead([], 0)
@@ -350,7 +350,7 @@ class PartitionLog(SegmentedLog):
                 self._segments, target, start_offset=self._log_start_offset, end_offset=self._high_watermark
             )
         except OSError as error:
-            raise self._go_offline("cannot read the log at", error) from error
+            raise self._go_offline("cannot read the log", error) from error
         except CorruptBatchError as error:
             raise self._corrupt(error) from error
 
@@ -362,6 +362,6 @@ class PartitionLog(SegmentedLog):
         try:
             return search.max_timestamp_offset(self._segments)
         except OSError as error:
-            raise self._go_offline("cannot read the log at", error) from error
+            raise self._go_offline("cannot read the log", error) from error
         except CorruptBatchError as error:
             raise self._corrupt(error) from error

@@ -565,7 +565,7 @@ class LogSegment:
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 raise IncompleteBatchError(
                     position,
-                    f"the file has only {size_bytes - position} more bytes, but a batch header has {HEADER_SIZE} bytes",
+                    f"the file ends after {size_bytes - position} of the {HEADER_SIZE} bytes of the batch header",
                 )
             header = read_header(chunk, position - chunk_start)
             problem = _find_header_problem(header)
@@ -574,8 +574,7 @@ class LogSegment:
             if position + header.size_bytes > size_bytes:
                 raise IncompleteBatchError(
                     position,
-                    f"the batch has {header.size_bytes} bytes, but the file has only {size_bytes - position} more "
-                    f"bytes",
+                    f"the file ends after {size_bytes - position} of the {header.size_bytes} bytes of the batch",
                 )
             yield position, header
             position += header.size_bytes

@@ -225,7 +225,7 @@ class SegmentedLog:
         `problem` names the failed operation in the error text. With `may_stay_online`, the log stays online if `error`
         means that the process is out of file descriptors.
         """
-        reason = f"{problem} {error.filename or self.directory}: {error.strerror or error}"
+        reason = f"{problem} ({error.filename or self.directory}): {error.strerror or error}"
         if may_stay_online and is_out_of_file_descriptors(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.offline_reason = reason
@@ -289,7 +289,7 @@ class SegmentedLog:
                 roll_jitter_ms=self._next_jitter_ms(jitter_ms) if (jitter_ms := self.config.segment_jitter_ms) else 0,
             )
         except OSError as error:
-            raise self._go_offline_unchanged("cannot roll the log at", error) from error
+            raise self._go_offline_unchanged("cannot roll the log", error) from error
         active.is_active = False
         active.account_indexes()
         self._segments.append(segment)
@@ -310,7 +310,7 @@ class SegmentedLog:
             self._active.flush()
             self._sync_epochs()
         except OSError as error:
-            raise self._go_offline("cannot flush the log at", error) from error
+            raise self._go_offline("cannot flush the log", error) from error
         if self.on_flushed is not None:
             self.on_flushed(perf_counter() - started_s)
         self.recovery_point = self._log_end_offset
@@ -338,7 +338,7 @@ class SegmentedLog:
             try:
                 self._active.finish()
             except OSError as error:
-                raise self._go_offline("cannot close the log at", error) from error
+                raise self._go_offline("cannot close the log", error) from error
         active_suffixes = suffixes if before_close else (LOG_SUFFIX,)
         return [*paths, *(self._active.path(suffix) for suffix in active_suffixes)], self._log_end_offset
 
@@ -352,7 +352,7 @@ class SegmentedLog:
         if error is not None:
             self._epochs_unflushed = True
             # If no file descriptor was free, the log stays online and the next flush retries.
-            self._go_offline("cannot flush the log at", error)
+            self._go_offline("cannot flush the log", error)
             return
         if truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, end_offset)
@@ -391,7 +391,7 @@ class SegmentedLog:
         try:
             segments = self._segment_infos()
         except OSError as error:
-            raise self._go_offline("cannot read the log at", error) from error
+            raise self._go_offline("cannot read the log", error) from error
         count = count_expired(
             segments,
             self.config,
@@ -472,7 +472,7 @@ class SegmentedLog:
             ]
             loader.rename_swap_files(self.storage, swap)
         except OSError as error:
-            raise self._go_offline("cannot compact the log at", error) from error
+            raise self._go_offline("cannot compact the log", error) from error
         self._deleted.append((now_ms + self.config.file_delete_delay_ms, deleted))
         self._segments[first : first + len(old)] = [
             self._closed_segment(cleaned.base_offset, cleaned.size_bytes, old[-1].started_ms)
@@ -523,11 +523,9 @@ class SegmentedLog:
             self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, recent)
         # a log that is only partly truncated, or whose producer state is outdated, must not stay online
         except OSError as error:
-            raise self._go_offline("cannot truncate the log at", error, may_stay_online=False) from error
+            raise self._go_offline("cannot truncate the log", error, may_stay_online=False) from error
         except CorruptBatchError as error:
-            raise self._go_offline(
-                "cannot truncate the log at", OSError(errno.EIO, str(error), self.directory)
-            ) from error
+            raise self._go_offline("cannot truncate the log", OSError(errno.EIO, str(error), self.directory)) from error
 
     def sync_truncation(self) -> None:
         """Sync a truncation and rewrite the checkpoints, before new records are appended. Raises ApiError.
@@ -540,7 +538,7 @@ class SegmentedLog:
             try:
                 self.storage.sync(self.unsynced_truncation)
             except OSError as error:
-                raise self._go_offline("cannot truncate the log at", error) from error
+                raise self._go_offline("cannot truncate the log", error) from error
             self._finish_truncation()
 
     def _finish_truncation(self) -> None:
@@ -558,7 +556,7 @@ class SegmentedLog:
         is not retried. Raises ApiError.
         """
         if error is not None:
-            self._go_offline("cannot truncate the log at", error)
+            self._go_offline("cannot truncate the log", error)
         elif truncations == self.truncations:
             self._finish_truncation()
 
@@ -581,7 +579,7 @@ class SegmentedLog:
             self._recent_snapshots = RecentSnapshots()
             self.unsynced_truncation = segment.path(LOG_SUFFIX) if self.checkpoint_ahead_of_log else None
         except OSError as error:
-            raise self._go_offline("cannot truncate the log at", error, may_stay_online=False) from error
+            raise self._go_offline("cannot truncate the log", error, may_stay_online=False) from error
 
     def _set_end_offset(self, offset: int) -> None:
         """Set the log end offset after a truncation.
@@ -628,7 +626,7 @@ class SegmentedLog:
                 if self._log_end_offset > self._log_start_offset:
                     self.write_producer_snapshot()
             except OSError as error:
-                raise self._go_offline("cannot close the log at", error) from error
+                raise self._go_offline("cannot close the log", error) from error
             if is_changed or self._epochs_unflushed or self._log_end_offset > self.recovery_point:
                 self.flush(now_ms)
         self.release()

@@ -277,8 +277,8 @@ class Broker:
         if self.logs.logs and not self.image.features:
             path = f"{self.config.metadata_dir}/{CLUSTER_METADATA_TOPIC}-0"
             raise StartError(
-                f"{path} is empty, but log.dirs contains {len(self.logs.logs)} partitions: restore {path} from a copy, "
-                "or move the partition directories away to start with an empty cluster"
+                f"the metadata log {path} is empty, but log.dirs contains {len(self.logs.logs)} partitions: restore "
+                "the metadata log from a copy, or move the partition directories away to start with an empty cluster"
             )
 
     def _delete_obsolete_logs(self) -> None:

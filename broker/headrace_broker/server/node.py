@@ -370,7 +370,8 @@ class Node:
                     await self.quorum.wait_for_offset(await self._committed_offset())
             except (NoControllerError, TimeoutError):
                 logger.info(
-                    "Node %d: responding to a client, although this node has not applied the metadata change yet",
+                    "Node %d: responding to a client, although this node may not have applied the latest committed "
+                    "metadata yet",
                     self.node_id,
                 )
         if self.broker is not None:

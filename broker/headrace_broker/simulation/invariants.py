@@ -314,7 +314,7 @@ class Invariants:
         state, known = quorum.raft.state, self._votes.get(node_id)
         if known is not None and state.leader_epoch < known.leader_epoch:
             raise Violation(
-                f"{log_name}: the node restarted with epoch {state.leader_epoch}, but it already had epoch "
+                f"{log_name}: the node restarted with epoch {state.leader_epoch}, but before the restart it had epoch "
                 f"{known.leader_epoch}"
             )
         is_same_epoch = known is not None and state.leader_epoch == known.leader_epoch

@@ -271,7 +271,8 @@ class Workload:
         commits = self._commits(partition)
         if floor is not None and first < floor and first not in commits.attempted:
             raise Violation(
-                f"{name} starts reading at {format_offset(partition, first)}, but offset {floor} was committed"
+                f"{name} starts reading at {format_offset(partition, first)}, but the group has committed offset "
+                f"{floor}"
             )
         if floor is not None and first != 0 and first not in commits.ever_attempted:
             raise Violation(

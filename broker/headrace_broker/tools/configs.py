@@ -99,7 +99,9 @@ def _target(parser: Parser, options: argparse.Namespace) -> tuple[str, str | Non
     """Return (entity type, entity name). The name is "" for the default entity and None for all entities."""
     for option in ("user", "client", "ip", "group", "client_metrics", "broker_logger"):
         if is_given(options, option):
-            parser.error(f"--{option.replace('_', '-')}: not supported yet; only topics and brokers are supported")
+            parser.error(
+                f"--{option.replace('_', '-')}: not supported yet; only topic and broker configs are supported"
+            )
     named: list[tuple[str, str | None]] = []
     for kind, name in ((_TOPICS, options.topic), (_BROKERS, options.broker)):
         if name is not None:
@@ -108,7 +110,7 @@ def _target(parser: Parser, options: argparse.Namespace) -> tuple[str, str | Non
         named.append((_BROKERS, ""))
     for kind in options.entity_type or ():
         if kind in _UNSUPPORTED:
-            parser.error(f"--entity-type {kind}: not supported yet; only topics and brokers are supported")
+            parser.error(f"--entity-type {kind}: not supported yet; only topic and broker configs are supported")
         if kind not in _KINDS:
             parser.error(f"Invalid entity type {kind}, the entity type must be one of topics, brokers")
         named.append((kind, "" if options.entity_default else options.entity_name))

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command not in _COMMANDS:
         parser.error(f"invalid choice: '{options.command}' (choose from {', '.join(_COMMANDS)})")
     if options.command != "describe":
-        parser.error(f"{options.command}: not supported yet; set the voters with controller.quorum.voters")
+        parser.error(f"{options.command}: not supported yet; to change the voters, set controller.quorum.voters")
     if options.status and options.replication:
         parser.error("Only one of --status or --replication should be specified with describe sub-command")
     if not options.status and not options.replication:

@@ -83,8 +83,8 @@ def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[st
     for (topic, index, broker), directory in plan.log_dirs.items():
         if directories[broker] != [directory]:
             raise ToolError(
-                f"{topic}-{index}: log_dirs contains {directory} for broker {broker}, but the log directories of this "
-                f"broker are {', '.join(directories[broker])}; choosing a log directory is not supported: "
+                f"{topic}-{index}: log_dirs contains {directory} for broker {broker}, but a reassignment cannot choose "
+                f"a log directory of this broker (its log directories are {', '.join(directories[broker])}): "
                 'use "any" to let the broker choose'
             )
 

@@ -7,6 +7,7 @@ type. Therefore, the requests work with Elasticsearch 7, 8 and 9 and with OpenSe
 from __future__ import annotations
 
 import base64
+import logging
 import ssl
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from elastic_transport import NodeConfig, SerializationError, TlsError, Transpor
 from headrace.api.errors import ConnectError
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.responses import TEMPORARY_STATUSES
+
+# Its warnings repeat what the sink logs about a failed request, or report that a server responds again.
+logging.getLogger("elastic_transport.node_pool").setLevel(logging.ERROR)
 
 _JKS_MAGIC, _PKCS12_START = b"\xfe\xed\xfe\xed", b"\x30\x82"
 _BULK = "/_bulk?filter_path=errors,error,items.*.status,items.*.error.type,items.*.error.reason"

@@ -243,11 +243,16 @@ class BulkWriter:
                     return
                 outcomes = [Outcome(Verdict.MALFORMED, str(error))]
             except TemporaryError as error:
-                outcomes = [Outcome(Verdict.RETRY, str(error))] * len(operations)
+                attempt += 1
+                first = operations[0].position
+                self._pause(
+                    attempt, f"Could not write {len(operations)} records (the first is record {first}): {error}"
+                )
+                continue
             operations, problem = self._apply(*self._decode_malformed(operations, outcomes))
             if problem:
                 attempt += 1
-                self._pause(attempt, problem, operations)
+                self._pause(attempt, problem)
 
     def _drop_revoked(self, operations: Sequence[Operation]) -> Sequence[Operation]:
         kept = [each for each in operations if not each.run.is_revoked]
@@ -338,14 +343,11 @@ class BulkWriter:
             self._in_flight -= len(operations)
             self._changed.notify_all()
 
-    def _pause(self, attempt: int, problem: str, operations: Sequence[Operation]) -> None:
+    def _pause(self, attempt: int, problem: str) -> None:
         """Log `problem` and wait before the next attempt. After `max.retries` retries, raises ConnectError instead."""
         config = self._config
         if attempt > config.max_retries:
-            raise ConnectError(
-                f"{problem}; giving up after {attempt} attempts (max.retries) to write {len(operations)} records. The "
-                f"first is record {operations[0].position}"
-            )
+            raise ConnectError(f"{problem}; giving up after {attempt} attempts (max.retries)")
         pause_ms = backoff_ms(config.retry_backoff_ms, attempt, random.uniform)
         logger.warning(
             "%s; retrying in %d ms (attempt %d of %d)", problem, pause_ms, attempt + 1, config.max_retries + 1

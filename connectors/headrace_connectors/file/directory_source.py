@@ -161,8 +161,8 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             self._close()
         except _FileChangedError:
             logger.warning(
-                "File %s changed while it was read; the task reads it again from the beginning when it has not changed "
-                "for settle.time.ms=%d", self._path(reading), self.config.settle_ms,
+                "File %s changed while it was read; the task reads the file again from the beginning after the file "
+                "has not changed for settle.time.ms=%d", self._path(reading), self.config.settle_ms,
             )  # fmt: skip
             self._close()
         return None
@@ -375,7 +375,9 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self._failures += 1
         if self._failures == 1 or self._failures % 60 == 0:
             path = self._path(reading)
-            logger.warning("File %s cannot be read, retrying (failure %d in a row): %s", path, self._failures, reason)
+            logger.warning(
+                "File %s cannot be read, retrying (consecutive failures: %d): %s", path, self._failures, reason
+            )
         self._close()
         offset = self._start if reading.reader is None else reading.offset(is_complete=False)
         self._found.appendleft(FoundFile(None, reading.name, reading.state, offset))
@@ -442,7 +444,7 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
         """Validate source partitions and offsets that a user wants to store. Raises ConnectError if any is invalid."""
         for partition, offset in offsets.items():
             if [name for name, _ in partition] not in (["file"], ["file.bytes"]):
-                raise ConnectError(f"A source partition must have only the field file, but found {dict(partition)}")
+                raise ConnectError(f"A source partition must have only the field 'file', but found {dict(partition)}")
             if offset is None:
                 continue
             if set(offset) != set(_OFFSET_TYPES) or any(

@@ -86,7 +86,10 @@ def _set_ssl_mode(options: dict[str, str], properties: Mapping[str, str]) -> Non
 def _target(value: str) -> str:
     found = _SERVER_TYPES.get(value.lower())
     if found is None:
-        raise _error(f"targetServerType={value} is not supported; set one of any, primary, secondary, preferSecondary")
+        raise _error(
+            f"targetServerType={value} is not supported; the supported values are any, primary, secondary and "
+            "preferSecondary"
+        )
     return found
 
 

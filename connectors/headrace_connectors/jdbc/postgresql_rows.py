@@ -100,7 +100,7 @@ class ServerSideRows:
             if self._requested:
                 self._connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
         except psycopg.Error as error:
-            logger.debug("Cannot cancel the FETCH statements for the next rows: %s", error)
+            logger.debug("Cannot cancel the outstanding FETCH statements: %s", error)
         try:
             if self._pipeline is not None:
                 self._pipeline.__exit__(None, None, None)

@@ -95,7 +95,11 @@ class TableReader:
         try:
             return self._next_batch(connection)
         except FastReadError as error:
-            logger.info("Reading %s: the fast path failed, using the slow path: %s", self.source.name, error)
+            logger.info(
+                "Reading %s: the fast read method cannot read a row, using a slower method from now on: %s",
+                self.source.name,
+                error,
+            )
             self._dialect.disable_fast_read(self.source.table)
             self.close_statement()
             return self.next_batch(connection)  # a dialect has at most two fast paths

@@ -320,7 +320,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         ]
         for name in missing:
             message = missing_table_message(name, existing, all_tables)
-            logger.error("%s. The connector starts to read the table when the table exists", message)
+            logger.error("%s. The connector will read the table as soon as the table exists", message)
         selected = self._select(existing)
         if not selected and not missing:
             logger.warning(
@@ -351,7 +351,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
                 self.context.raise_error(error)
                 return
             if tables != self._tables:
-                logger.info("Tables to read changed to %s, reconfiguring tasks", ", ".join(tables) or "none")
+                logger.info("The tables to read are now %s; reconfiguring the tasks", ", ".join(tables) or "none")
                 self._tables = tables
                 self.context.request_task_reconfiguration()
 

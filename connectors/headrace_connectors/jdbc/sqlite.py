@@ -117,7 +117,8 @@ class SqliteDialect(Dialect):
     def disable_fast_read(self, table: str) -> None:
         """Read `table` without JSON from now on.
 
-        If `table` is already read without JSON, or is empty for a custom query, read text that is not UTF-8 as bytes.
+        `table` is the empty string if the source runs a custom query. If rows are already read without JSON, or come
+        from a custom query, read text that is not valid UTF-8 as bytes instead.
         """
         if not table or table in self._without_json:
             self._with_invalid_text.add(table)

@@ -107,7 +107,7 @@ class BadRecordHandler:
         self._reporter.report([record.as_errant() for record in ordered])
         self.skipped += len(ordered)
         _log.warning(
-            "Skipped %d bad records, %d since the start of the task. First bad record: %s",
+            "Skipped %d bad records (total since the task started: %d). First bad record: %s",
             len(ordered),
             self.skipped,
             ordered[0],

@@ -311,7 +311,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             self._failures += 1
             self._retry_at_ms = int(now_ms) + self._config.retry_backoff_ms
             if self._failures == 1 or self._failures % 10 == 0:
-                logger.warning("%s; failure %d in a row, retrying the upload", error, self._failures)
+                logger.warning("%s; retrying the upload (consecutive failures: %d)", error, self._failures)
             self.context.pause(*self._partitions)
             return
         if self._failures and not self._uploads:
@@ -465,7 +465,7 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the client, so that all tasks share the modules' memory."""
+        """Return the names of the S3 client's modules. The worker imports them before it starts task processes."""
         return [__name__, f"{__package__}.uploads", f"{__package__}.api_description"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

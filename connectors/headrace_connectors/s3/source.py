@@ -152,7 +152,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         if not length and not is_complete:
             for reader in readers:
                 reader.raise_error()
-            raise DataError("the values, keys and headers have different numbers of records")
+            raise DataError("the objects with values, keys and headers have different numbers of records")
         self._done += length
         values = None if reading.values is None else reading.values.take(length)
         batch = self._batch([None] * length if values is None else values.values, is_complete)
@@ -265,7 +265,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         self._close()
         self._failures += 1
         if self._failures == 1 or self._failures % 10 == 0:
-            logger.warning("%s; failure %d in a row, retrying the request", error, self._failures)
+            logger.warning("%s; retrying the request (consecutive failures: %d)", error, self._failures)
         self.context.wait(self.config.retry_backoff_ms / 1000)
 
     def _handle(self, error: DataError) -> SourceBatch:
@@ -317,7 +317,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the client, so that all tasks share the modules' memory."""
+        """Return the names of the S3 client's modules. The worker imports them before it starts task processes."""
         modules = [__name__, f"{__package__}.api_description"]
         return (
             [*modules, "headrace_connectors.common.parquet_rows"]
@@ -356,7 +356,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
                 raise ConnectError(f"A source offset must have the fields {wanted}, not {dict(offset)}")
             if "start" in types and not str(offset["start"]).isdecimal():
                 raise ConnectError(
-                    "The field start of a source offset must be the offset in the object's name, in decimal digits, "
-                    f"not {offset['start']}"
+                    "A source offset's field 'start' must contain the Kafka offset from the object's name, in decimal "
+                    f"digits, but is {offset['start']}"
                 )
         return True

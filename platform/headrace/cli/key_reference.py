@@ -73,7 +73,9 @@ def _connectors(registry: Registry) -> str:
         _table(common),
         "## All source connectors\n",
         "GROUP stands for each name in `topic.creation.groups`. The keys of the group `default` are required if any "
-        "other key with the prefix `topic.creation.` is set; the other groups use its values as defaults.\n",
+        "other key with the prefix `topic.creation.` is set; the other groups inherit only its `partitions` and "
+        "`replication.factor`. A key that is not in the table, for example `topic.creation.GROUP.retention.ms`, sets a "
+        "topic config. If a group does not set a topic config, the broker's default applies.\n",
         _table(source),
         "## All sink connectors\n",
         _table(sink),

@@ -58,9 +58,11 @@ def _find_template(
             found = column
             texts.append(b"")
         else:
-            raise DataError("the records differ in more than one column, or in a column that does not contain strings")
+            raise DataError(
+                "a template supports only one column that differs between records, and it must contain strings"
+            )
     if found is None:
-        raise DataError("the records do not differ in any column of strings")
+        raise DataError("no column differs between records, so a template is not needed")
     return texts[0], found, texts[1] + b"}"
 
 

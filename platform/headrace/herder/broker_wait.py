@@ -32,17 +32,21 @@ class BrokerWait:
             try:
                 await step()
             except (ClientError, TimeoutError) as error:
-                self.error = str(error) or "no response within the timeout"
-                if not self._has_logged:
-                    self._has_logged = True
-                    log.error(
-                        "bootstrap.servers=%s: no broker responds; the worker waits until one does (%s)",
-                        self._bootstrap_servers,
-                        self.error,
-                    )
+                self.report(error)
                 await asyncio.sleep(RETRY_S)
             else:
                 if self._has_logged:
                     log.info("bootstrap.servers=%s: a broker responds", self._bootstrap_servers)
                 self.error, self._has_logged = None, False
                 return
+
+    def report(self, error: ClientError | TimeoutError) -> None:
+        """Report that no broker responds. Only the first report is logged, until a step ends without error."""
+        self.error = str(error) or "no response within the timeout"
+        if not self._has_logged:
+            self._has_logged = True
+            log.error(
+                "bootstrap.servers=%s: no broker responds; the worker waits until one does (%s)",
+                self._bootstrap_servers,
+                self.error,
+            )

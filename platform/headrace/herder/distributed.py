@@ -235,7 +235,8 @@ class DistributedHerder(BaseHerder):
 
     async def _ensure_internal_topics(self) -> None:
         config = ClientConfig.from_properties(self._properties, kind="admin")
-        cluster = await Cluster.open(config, timeout_ms=CONNECT_TIMEOUT_S * 1000)
+        report = self._broker_wait.report
+        cluster = await Cluster.open(config, timeout_ms=CONNECT_TIMEOUT_S * 1000, on_retry=report)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 admin = await Admin.open(config, cluster=cluster)

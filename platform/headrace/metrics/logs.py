@@ -8,14 +8,14 @@ child processes never mix.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import time
 from collections.abc import Iterable
 from contextvars import ContextVar
-from urllib.parse import quote, quote_plus
+
+from headrace.data.value_replacer import ValueReplacer
 
 MASK = "[hidden]"
 ROOT_NAMES = ("root", "")
@@ -44,30 +44,18 @@ class Secrets:
 
     def __init__(self) -> None:
         self._values: set[str] = set()
-        self._pattern: re.Pattern[str] | None = None
+        self._replacer = ValueReplacer({})
 
     def add(self, values: Iterable[str]) -> None:
         """Mask these values from now on, also if they are escaped as in `repr`, JSON or a URL."""
-        long_enough = (value for value in values if len(value) >= self.MIN_LENGTH)
-        new = {form for value in long_enough for form in _escaped_forms(value)} - self._values
+        new = {value for value in values if len(value) >= self.MIN_LENGTH} - self._values
         if new:
             self._values |= new
-            self._pattern = re.compile("|".join(map(re.escape, sorted(self._values, key=len, reverse=True))))
+            self._replacer = ValueReplacer(dict.fromkeys(self._values, MASK))
 
     def mask(self, text: str) -> str:
-        """Return the string with all secrets replaced by `MASK`."""
-        return text if self._pattern is None else self._pattern.sub(MASK, text)
-
-
-def _escaped_forms(value: str) -> set[str]:
-    """Return `value` and the forms in which error texts may contain it."""
-    if value.isalnum() and value.isascii():
-        return {value}
-    encoded = value.encode("utf-8", "surrogatepass")
-    return {
-        *(value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]),
-        *(quote(encoded, safe=""), quote(encoded), quote_plus(encoded)),
-    }
+        """Return the string with all secrets replaced by `MASK`, unless a secret is a part of a longer word."""
+        return self._replacer.replace(text)
 
 
 secrets = Secrets()

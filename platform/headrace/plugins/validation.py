@@ -26,6 +26,7 @@ from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask
 from headrace.data.java_regex import JavaPattern
+from headrace.data.value_replacer import ValueReplacer
 from headrace.plugins import connector_config, missing_modules, registry
 from headrace.plugins.plugin_sections import (
     CONVERTER_KEYS,
@@ -385,12 +386,12 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
         for found, variable in resolved_variables(originals.get(name), text)
         if len(found) > 3 and found not in ("true", "false", "none", "null")
     }
+    replacer = ValueReplacer(variables)
     for value in result.values.values():
         original = originals.get(value.name)
         if original is not None and original != props.get(value.name):
             value.value = original
-        for found in sorted(variables, key=len, reverse=True):
-            value.errors = [error.replace(found, variables[found]) for error in value.errors]
+        value.errors = list(map(replacer.replace, value.errors))
 
 
 def _report_unresolved(result: Validation, unresolved: Sequence[UnresolvedVariable]) -> None:

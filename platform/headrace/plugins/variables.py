@@ -69,7 +69,9 @@ class VariableRestorer:
             for found, variable in resolved_variables(originals.get(key), resolved.get(key))
             if found and found != variable
         }
-        self._secrets = dict(sorted(secrets.items(), key=lambda item: len(item[0]), reverse=True))
+        self._secrets = secrets
+        long_enough = sorted((value for value in secrets if len(value) >= self.MIN_LENGTH), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, long_enough)) or "(?!)")
 
     def restore(self, config: Mapping[str, str]) -> dict[str, str]:
         """Return a task's configuration with variables in place of resolved values."""
@@ -81,10 +83,7 @@ class VariableRestorer:
             return original
         if value in self._secrets:
             return self._secrets[value]
-        for found, variable in self._secrets.items():
-            if len(found) >= self.MIN_LENGTH:
-                value = value.replace(found, variable)
-        return value
+        return self._pattern.sub(lambda found: self._secrets[found[0]], value)
 
 
 class ConfigResolver:
@@ -134,7 +133,10 @@ class ConfigResolver:
             reason = f"config.providers in the worker file does not contain {provider_name}"
             self.unresolved.append(UnresolvedVariable(name, variable[0], reason))
             return variable[0]
-        found = provider.get(path, key)
+        try:
+            found = provider.get(path, key)
+        except ConfigError as error:
+            raise ConfigError(name, variable[0], error.reason or str(error)) from error
         if found is None:
             place = f" in {path}" if path else ""
             reason = (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from headrace.runtime.worker_config import worker_value
+from headrace.runtime.worker_config import is_interceptor_key, worker_value
 from headrace_broker.client.config import ClientConfig
 
 Properties = dict[str, str]
@@ -125,7 +125,12 @@ def _common(worker: Mapping[str, str], client_id: str) -> Properties:
 
 
 def _layers(worker: Mapping[str, str], connector: Mapping[str, str], prefix: str) -> Properties:
-    return _under(worker, prefix) | _under(connector, prefix + "override.")
+    """Return the connector's overrides over the worker's keys, except the worker's interceptors.
+
+    When the worker starts, it warns about its interceptors. The clients of each task would warn about them again.
+    """
+    own = {key: value for key, value in _under(worker, prefix).items() if not is_interceptor_key(key)}
+    return own | _under(connector, prefix + "override.")
 
 
 def _under(properties: Mapping[str, str], prefix: str) -> Properties:

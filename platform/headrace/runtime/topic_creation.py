@@ -59,6 +59,11 @@ class TopicCreation:
 
 
 def _read_group(config: Mapping[str, str], name: str, default: _Group | None) -> _Group:
+    """Read the keys of a group.
+
+    The group inherits the number of partitions and the replication factor of the default group, but not the topic
+    configs.
+    """
     prefix = f"{_PREFIX}{name}."
     settings = {key[len(prefix) :]: value for key, value in config.items() if key.startswith(prefix)}
     if default is None:
@@ -76,7 +81,7 @@ def _read_group(config: Mapping[str, str], name: str, default: _Group | None) ->
             settings.get("replication.factor"),
             default.replication_factor if default else None,
         ),
-        (default.configs if default else {}) | {k: v for k, v in settings.items() if k not in _OWN_KEYS},
+        {k: v for k, v in settings.items() if k not in _OWN_KEYS},
     )
 
 

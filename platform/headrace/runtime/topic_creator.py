@@ -46,17 +46,19 @@ class TopicCreator:
             await create_topic(self._admin, new.name, new.partitions, new.replication_factor, new.configs)
         except Exception as error:
             raise ConnectError(f"Failed to create topic {topic}: {error}") from error
-        log.info(
-            "Topic %s: created with %d partitions and replication factor %d",
-            topic,
-            new.partitions,
-            new.replication_factor,
-        )
+        log.info("Topic %s: created with %s", topic, _sizes(new.partitions, new.replication_factor))
 
     async def close(self) -> None:
         """Close the admin client."""
         if self._admin is not None:
             await self._admin.close()
+
+
+def _sizes(partitions: int, replication: int) -> str:
+    """Return the number of partitions and the replication factor of a new topic, for log messages."""
+    count = "the brokers' default number of partitions" if partitions == -1 else f"{partitions} partitions"
+    factor = "the brokers' default replication factor" if replication == -1 else f"replication factor {replication}"
+    return f"{count} and {factor}"
 
 
 async def create_topic(admin: Admin, name: str, partitions: int, replication: int, configs: dict[str, str]) -> None:

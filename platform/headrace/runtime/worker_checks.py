@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.api.errors import ConfigError, ConfigErrors
-from headrace.runtime.worker_config import WorkerConfig, WorkerConfigErrors, is_distributed
-
-CLIENT_PREFIXES = ("producer.", "consumer.", "admin.")
+from headrace.runtime.worker_config import CLIENT_PREFIXES, WorkerConfig, WorkerConfigErrors, is_distributed
 
 
 @dataclass(frozen=True, slots=True)

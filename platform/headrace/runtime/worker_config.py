@@ -24,13 +24,12 @@ OFFSETS_FILE = "connect.offsets"
 It is the same file with and without the embedded broker, so that a source continues from its offsets if the user sets
 bootstrap.servers later.
 """
+CLIENT_PREFIXES = ("producer.", "consumer.", "admin.")
 _PREFIXES = (
     "key.converter.",
     "value.converter.",
     "header.converter.",
-    "producer.",
-    "consumer.",
-    "admin.",
+    *CLIENT_PREFIXES,
     "config.providers.",
     "listeners.https.",
     "admin.listeners.https.",
@@ -127,6 +126,11 @@ class WorkerConfig:
         return not self.values["bootstrap.servers"]
 
 
+def is_interceptor_key(client_key: str) -> bool:
+    """Whether a client's key configures Java interceptors, for example Confluent's monitoring interceptors."""
+    return client_key == "interceptor.classes" or client_key.startswith("confluent.monitoring.interceptor.")
+
+
 def is_distributed(properties: Mapping[str, str]) -> bool:
     """Whether the properties contain a key that only a distributed worker has."""
     return "group.id" in properties or any(key in properties for key in _INTERNAL_TOPICS)
@@ -216,7 +220,9 @@ def _warnings(properties: Mapping[str, str], definition: ConfigDef) -> list[str]
     warnings: list[str] = []
     unknown: list[str] = []
     for name in properties:
-        if name in _IGNORED:
+        if name.startswith(CLIENT_PREFIXES) and is_interceptor_key(name.partition(".")[2]):
+            warnings.append(f"Configuration key {name} is ignored: headrace's clients do not run Java interceptors")
+        elif name in _IGNORED:
             warnings.append(f"Configuration key {name} is ignored: {_IGNORED[name]}")
         elif name in definition.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
             continue

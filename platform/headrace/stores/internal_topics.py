@@ -87,7 +87,7 @@ async def _create(admin: Admin, topics: Sequence[InternalTopic]) -> None:
 def _creation_error(topic: InternalTopic, error: BrokerError) -> str:
     text = f"{topic.key}: cannot create the topic {topic.name}: {error}"
     if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
-        text += (
+        text = text.rstrip(".") + (
             f". {topic.prefix}.replication.factor is {topic.replication_factor}; set it to at most the number of "
             "brokers, or to -1 for the default of the brokers"
         )

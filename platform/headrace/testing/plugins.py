@@ -48,7 +48,7 @@ def apply(
     else:
         if not (isinstance(transforms, type) and issubclass(transforms, Transformation)):
             raise TypeError(
-                f"{transforms!r} is not a transform class. To test a predicate, add it to a transform of a chain: "
+                f"{transforms!r} is not a transform class. To test a predicate, configure a transform with it: "
                 "apply({'transforms': 'a', 'transforms.a.type': ..., 'transforms.a.predicate': 'p', 'predicates': 'p', "
                 "'predicates.p.type': ...}, records)"
             )

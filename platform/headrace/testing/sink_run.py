@@ -305,7 +305,7 @@ class _SinkTaskRun:
         try:
             self._call("put", self._task.put, records)
             if isinstance(fault, LostPut):
-                raise RetriableError("the fault LostPut discards the result of put")
+                raise RetriableError("the fault LostPut makes the worker call put again with the same records")
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
             self._carry_out(self._core.put_failed(error, now_ms=self._clock.now_ms))
         else:

@@ -92,7 +92,8 @@ class SourceRun:
         """
         if len(self._stored.offsets) > 1:
             raise ValueError(
-                f"offset is ambiguous with {len(self._stored.offsets)} source partitions: use SourceRun.offsets"
+                f"SourceRun.offset is ambiguous, because there are {len(self._stored.offsets)} source partitions: use "
+                "SourceRun.offsets"
             )
         return next(iter(self.offsets.values()), None)
 

@@ -178,7 +178,7 @@ async def test_receive_low_water_mark_is_the_number_of_remaining_bytes_but_at_mo
 
 
 @in_loop
-async def test_response_does_not_time_out_while_it_arrives_in_chunks_below_the_receive_low_water_mark() -> None:
+async def test_response_does_not_time_out_while_it_arrives_in_chunks_smaller_than_the_receive_low_water_mark() -> None:
     connection, transport = new_connection(reuses_frames=True)
     fake_socket = transport.fake_socket = FakeSocket()
     slow = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12, timeout_ms=20)

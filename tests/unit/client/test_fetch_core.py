@@ -243,7 +243,7 @@ def test_preferred_replica_missing_from_metadata_triggers_metadata_refresh() -> 
     assert (list(plans), outdated) == ([1], {"t"})
 
 
-def test_preferred_replica_in_the_response_to_a_fetch_that_was_sent_before_a_seek_is_ignored() -> None:
+def test_response_to_a_fetch_sent_before_a_seek_does_not_change_the_preferred_replica() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.seek(P0, 50)

@@ -13,7 +13,7 @@ from headrace_broker.client.connection import BrokerConnection
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_close_by_the_broker_is_detected_before_the_event_loop_reads_the_end_of_the_stream(
+def test_connection_closed_by_the_broker_is_detected_before_the_event_loop_reads_the_end_of_the_stream(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def check() -> None:

@@ -249,7 +249,7 @@ def test_batch_that_the_broker_rejects_as_too_large_is_split_and_its_parts_are_s
     assert order == [(2, 0), (2, 2), (1, 4)]
 
 
-def test_part_of_a_split_batch_that_is_still_too_large_is_split_again_and_sent_in_its_place() -> None:
+def test_part_of_a_split_batch_that_is_still_too_large_is_split_again_and_keeps_its_place_in_the_send_order() -> None:
     core = make_core()
     core.add(make_batch(4))
     (batch,) = batches_of(drain(core))

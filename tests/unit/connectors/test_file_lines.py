@@ -53,7 +53,7 @@ def test_invalid_utf_8_in_a_line_is_replaced_and_the_position_counts_the_origina
     assert splitter.position == 4
 
 
-def test_line_splitter_does_not_copy_a_very_long_line_for_every_block() -> None:
+def test_line_splitter_does_not_copy_a_long_line_again_for_each_block_that_it_receives() -> None:
     splitter, block = LineSplitter(), b"x" * 16_384
     started = time.process_time()
     for _ in range(2048):

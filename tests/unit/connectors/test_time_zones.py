@@ -35,7 +35,7 @@ def test_utc_offset_with_a_sign_and_minutes_is_parsed_to_a_time_zone(name: str, 
     assert time_zone(name).utcoffset(_NOON) == dt.timedelta(seconds=seconds)
 
 
-def test_short_time_zone_name_of_java_is_parsed_to_its_region() -> None:
+def test_java_time_zone_abbreviation_is_parsed_to_its_iana_time_zone() -> None:
     assert time_zone("PST") == ZoneInfo("America/Los_Angeles")
     assert time_zone("Europe/Berlin") == ZoneInfo("Europe/Berlin")
     # In these names of the IANA database, the sign is the opposite of the sign of the UTC offset.
@@ -85,7 +85,7 @@ def test_function_offsets_by_wall_clock_lists_each_utc_offset_with_the_local_tim
         (dt.datetime(1, 1, 1), dt.datetime(1, 1, 1, 0, 53, 28)),
     ],
 )
-def test_function_earliest_wall_clock_returns_the_earliest_local_time_that_is_converted_to_the_given_instant(
+def test_function_earliest_wall_clock_returns_the_first_of_all_local_times_that_denote_the_same_instant(
     utc: dt.datetime, wall_clock: dt.datetime
 ) -> None:
     assert earliest_wall_clock(utc.replace(tzinfo=dt.UTC), ZoneInfo("Europe/Berlin")) == wall_clock

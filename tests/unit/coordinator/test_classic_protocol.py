@@ -418,7 +418,7 @@ def test_leave_makes_the_remaining_members_rebalance_immediately() -> None:
     assert driver.responses[driver.join(first)].generation_id == 2
 
 
-def test_join_phase_completes_when_the_last_member_that_has_not_rejoined_leaves() -> None:
+def test_join_phase_completes_when_the_only_member_that_has_not_rejoined_leaves_the_group() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     token = driver.join(first)

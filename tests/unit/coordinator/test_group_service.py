@@ -250,7 +250,7 @@ def test_restarted_coordinator_loads_groups_and_offsets() -> None:
     run_scenario(scenario)
 
 
-def test_load_of_an_offsets_partition_skips_a_malformed_record(caplog: pytest.LogCaptureFixture) -> None:
+def test_coordinator_that_loads_an_offsets_partition_skips_a_malformed_record(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(4), 9)
         partition = coordinator_partition("g", PARTITIONS)
@@ -330,7 +330,7 @@ def test_pending_offset_fetch_fails_if_the_offset_record_is_never_committed(lose
     run_scenario(scenario, GroupConfig(offset_commit_timeout_ms=100))
 
 
-def test_requests_between_leader_change_and_unload_return_error_not_coordinator() -> None:
+def test_requests_that_are_pending_when_the_coordinator_unloads_their_partition_return_error_not_coordinator() -> None:
     """The metadata image already has a new leader, but the coordinator has not unloaded the partition yet."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
@@ -428,7 +428,7 @@ def test_offsets_of_deleted_topics_and_expired_offsets_are_removed() -> None:
     run_scenario(scenario, GroupConfig(offsets_retention_ms=20, offsets_retention_check_interval_ms=30))
 
 
-def test_load_removes_offsets_of_topics_that_were_deleted_before_a_crash() -> None:
+def test_coordinator_that_loads_a_partition_after_a_crash_removes_the_offsets_of_deleted_topics() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(1), 9)
         topic.missing.add("t")

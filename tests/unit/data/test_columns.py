@@ -26,7 +26,7 @@ def test_columns_object_without_columns_is_converted_to_empty_maps_or_rows() -> 
     assert Columns([], [], 2, is_maps=False).items() == [(), ()]
 
 
-def test_column_with_one_value_for_all_rows_still_stores_only_one_value_after_rows_are_selected() -> None:
+def test_column_that_stores_one_value_for_all_rows_still_stores_one_value_for_the_selected_rows() -> None:
     taken = MAPS.take([2, 0])
     assert taken.items() == [ITEMS[2], ITEMS[0]]
     assert taken.column("source") == Shared("x")

@@ -47,7 +47,7 @@ TENTH = 0.10000000149011612
         (b"\x01\xff", "01ff"),
     ],
 )
-def test_schemaless_value_is_formatted_as_in_javas_to_string_method(value: Any, text: str) -> None:
+def test_schemaless_value_is_formatted_as_by_javas_to_string_method(value: Any, text: str) -> None:
     assert java_string(value) == text
 
 
@@ -69,7 +69,7 @@ def test_text_of_a_struct_with_a_null_field_omits_the_field_as_in_java() -> None
         (None, [{"k": 1}], ["{k=1}"]),
     ],
 )
-def test_values_with_a_schema_are_formatted_as_in_javas_to_string_method(
+def test_values_with_a_schema_are_formatted_as_by_javas_to_string_method(
     schema: Schema | None, values: list[Any], texts: list[str]
 ) -> None:
     assert java_lines(schema, values) == "".join(text + "\n" for text in texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -164,7 +165,7 @@ def test_task_that_pauses_its_partitions_because_the_server_is_slow_resumes_them
 DATA_STREAM = {"data__stream__type": "LOGS", "data__stream__dataset": "shop"}
 
 
-def test_record_whose_key_is_the_id_of_a_document_in_the_data_stream_is_logged_and_reported(
+def test_record_is_logged_and_reported_if_its_key_is_already_the_id_of_a_document_in_the_data_stream(
     server: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = [record.replace(key=key) for record, key in zip(four_records(), "aaba", strict=True)]
@@ -208,6 +209,22 @@ def test_task_fails_after_max_retries_with_an_error_that_names_record_and_cause(
     ):
         put_until_error(settings_of(server, max__retries="2"), four_records())
     assert sorted(server.documents) == ["k0", "k2", "k3"]
+
+
+def test_failure_of_a_whole_request_is_logged_once_and_is_not_reported_as_a_rejection_of_records(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.faults = ["cut", "cut"]
+    text = f"Could not write 4 records (the first is record t-0 at offset 0): Elasticsearch at {server.url} is not "
+    with pytest.raises(ConnectError, match=re.escape(text)) as caught:
+        put_until_error(settings_of(server, max__retries="1"), four_records())
+    assert str(caught.value).count(server.url) == 1
+    assert "rejected" not in str(caught.value)
+    assert [text in each for each in caplog.messages] == [True]
+    server.faults = [{"k1": 429}]
+    put(server)
+    assert f"Elasticsearch at {server.url} rejected 1 records, the first is record t-0 at offset 1" in caplog.text
+    assert [each.name for each in caplog.records if each.name.startswith("elastic_transport")] == []
 
 
 def test_bulk_request_that_the_server_rejects_as_too_large_is_split(server: ScriptedServer) -> None:

@@ -198,7 +198,7 @@ def test_invalid_file_is_moved_to_the_error_directory_if_errors_are_tolerated_an
     assert os.listdir(tmp_path / "bad") == [name]
 
 
-def test_finished_file_is_moved_with_its_done_marker_and_does_not_replace_a_file_that_was_moved_earlier(
+def test_finished_file_and_its_done_marker_are_moved_under_a_new_name_if_an_earlier_moved_file_has_the_same_name(
     tmp_path: Path,
 ) -> None:
     source, done = tmp_path / "in", tmp_path / "in" / "done"
@@ -391,7 +391,7 @@ def test_read_continues_with_the_next_record_after_temporary_file_system_errors(
     monkeypatch.setattr(record_lines.RecordLines, "_read_block", read_block)
     (tmp_path / "a").write_text("".join(f"{number}\n" for number in range(20)))
     assert [int(value) for value in values(read(tmp_path, errors_tolerance="all"))] == list(range(20))
-    assert "cannot be read, retrying (failure 1 in a row): [Errno 5]" in caplog.text
+    assert "cannot be read, retrying (consecutive failures: 1): [Errno 5]" in caplog.text
 
 
 def test_task_fails_if_a_finished_file_cannot_be_removed(

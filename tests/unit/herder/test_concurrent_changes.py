@@ -122,7 +122,7 @@ async def test_stopped_connector_stays_stopped_after_a_restart_request(tmp_path:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_exactly_the_desired_instances_run_after_concurrent_requests_in_random_order(
+async def test_exactly_the_configured_connectors_and_tasks_run_after_concurrent_requests_in_random_order(
     tmp_path: Path, seed: int
 ) -> None:
     rng = Random(seed)

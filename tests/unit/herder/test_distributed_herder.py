@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.herder import distributed, rest_client
+from headrace.herder import broker_wait, distributed, rest_client
 from headrace.herder.assignment import Assignment
 from headrace.herder.distributed import DistributedHerder
 from headrace.herder.errors import ForwardError, HerderError
@@ -61,19 +62,53 @@ async def test_log_line_for_a_failed_write_of_a_log_level_to_the_config_topic_na
     assert text in caplog.text
 
 
-async def test_startup_error_contains_the_address_of_the_broker_and_the_last_error_of_the_client(
+async def test_first_refused_connection_of_a_starting_worker_is_logged_immediately_with_the_address_of_the_broker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(distributed, "CONNECT_TIMEOUT_S", 0.2)
+    logged = asyncio.Event()
+
+    def notify(record: logging.LogRecord) -> bool:
+        logged.set()
+        return True
+
+    monkeypatch.setattr(broker_wait.log, "filters", [notify])
     address = f"127.0.0.1:{free_port()}"
     config = WorkerConfig.distributed({**CONFIG.properties, "bootstrap.servers": address})
     herder = DistributedHerder(config, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
     start = asyncio.ensure_future(herder.start())
-    await asyncio.wait([start], timeout=0.6)
-    start.cancel()
-    (line,) = [text for text in caplog.messages if "no broker responds" in text]
-    assert re.search(rf"\(finding the brokers: .*{address}.*(Connection refused|Connect call failed).*\)", line), line
+    try:
+        async with asyncio.timeout(distributed.CONNECT_TIMEOUT_S / 2):
+            await logged.wait()
+    finally:
+        start.cancel()
+    (line,) = caplog.messages
+    assert re.search(rf"no broker responds.*{address}.*(Connection refused|Connect call failed).*\)", line), line
     assert (herder.health().broker_error or "none") in line
+
+
+async def test_worker_logs_only_once_that_no_broker_responds_although_it_repeats_its_attempts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(distributed, "CONNECT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(broker_wait, "RETRY_S", 0.001)
+    config = WorkerConfig.distributed({**CONFIG.properties, "bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    herder = DistributedHerder(config, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
+    attempts, repeated = 0, asyncio.Event()
+    ensure = herder._ensure_internal_topics
+
+    async def count_attempts() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 3:
+            repeated.set()
+        await ensure()
+
+    monkeypatch.setattr(herder, "_ensure_internal_topics", count_attempts)
+    start = asyncio.ensure_future(herder.start())
+    async with asyncio.timeout(10):
+        await repeated.wait()
+    start.cancel()
+    assert len([text for text in caplog.messages if "no broker responds" in text]) == 1
 
 
 @pytest.fixture

@@ -295,7 +295,7 @@ def test_tasks_may_not_commit_offsets_after_their_worker_has_lost_its_membership
     assert commits(core) == set()
 
 
-def test_tasks_that_a_worker_with_the_eager_protocol_stops_before_a_rebalance_may_still_commit_offsets() -> None:
+def test_tasks_of_a_worker_with_the_eager_protocol_may_commit_offsets_when_they_stop_before_a_rebalance() -> None:
     core = worker(Version.EAGER)
     assign(core, ALL, version=Version.EAGER)
     core.on_join_prepare()
@@ -498,7 +498,7 @@ def test_leader_assumes_that_a_revoked_task_may_still_run_until_its_owner_joins_
     assert not core.may_run_task("a")
 
 
-def test_method_owner_url_returns_none_on_a_worker_that_is_not_the_leader() -> None:
+def test_worker_that_is_not_the_leader_does_not_return_the_url_of_the_owner_of_a_connector() -> None:
     core = worker()
     assign(core, ALL)
     assert core.owner_url("a", None) is None

@@ -246,7 +246,7 @@ def test_failed_task_stays_failed_after_pause_and_resume_but_runs_after_a_restar
     assert ("c", 0) in worker.alive
 
 
-def test_instance_starts_again_after_its_process_has_ended_unless_the_instance_had_failed() -> None:
+def test_task_is_started_again_after_its_process_ended_unless_the_task_had_already_failed() -> None:
     worker = running_worker()
     running, failed = worker.alive.pop(("c", 0)).instance, worker.alive["c", 1].instance
     worker.crash(failed)
@@ -440,7 +440,7 @@ def test_worker_writes_the_status_of_its_instance_again_if_another_worker_has_re
     assert worker.core.status_replaced("c", 0) == []  # the task is being stopped
 
 
-def test_status_of_another_worker_is_outdated_unless_it_has_a_later_generation_than_this_worker() -> None:
+def test_status_of_another_worker_is_outdated_unless_its_generation_is_later_than_that_of_this_worker() -> None:
     other = Status(State.RUNNING, "other", 4)
     assert core.is_outdated(None, "w", 4)
     assert core.is_outdated(other, "w", 4)
@@ -448,7 +448,7 @@ def test_status_of_another_worker_is_outdated_unless_it_has_a_later_generation_t
     assert not core.is_outdated(other, "w", 3)  # the other worker is the new owner
 
 
-def test_worker_runs_only_the_instances_assigned_to_it() -> None:
+def test_worker_runs_only_the_connectors_and_tasks_assigned_to_it() -> None:
     worker = SimulatedWorker()
     worker.core.assign(Assignment())
     worker.change(PutConnector("c", {}))
@@ -693,7 +693,7 @@ def instance_of(worker: SimulatedWorker, task: int | None) -> InstanceId:
 
 
 @pytest.mark.parametrize("task", [None, 1])
-def test_instance_restarts_when_a_value_from_a_config_provider_expires(task: int | None) -> None:
+def test_connector_or_task_is_restarted_when_a_value_from_a_config_provider_expires(task: int | None) -> None:
     worker = running_worker()
     before = {key: start.instance for key, start in worker.alive.items()}
     worker.carry_out(worker.core.values_expired(before["c", task]))

@@ -55,7 +55,7 @@ async def test_worker_logs_no_error_for_a_connector_start_that_it_has_terminated
     assert caplog.records == []
 
 
-async def test_status_that_a_worker_of_another_group_wrote_is_replaced_once_per_generation(
+async def test_status_written_by_a_worker_of_another_group_is_replaced_once_per_generation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     generation, statuses = 5, Mock()
@@ -80,9 +80,7 @@ async def test_status_that_a_worker_of_another_group_wrote_is_replaced_once_per_
     assert [text.split(":")[1].split()[1] for text in errors] == ["other", "third"]
 
 
-async def test_herder_checks_the_membership_of_a_worker_whose_status_has_another_generation_and_is_not_unassigned() -> (
-    None
-):
+async def test_membership_of_a_worker_is_checked_if_its_status_has_another_generation_and_is_not_unassigned() -> None:
     checked: list[tuple[str, str]] = []
     instances = make_instances(
         MemoryOffsetStore(), status_generation=lambda: 5, check_writer=lambda *found: checked.append(found)
@@ -111,7 +109,7 @@ async def test_offsets_of_a_task_that_another_worker_may_run_are_not_stored() ->
     assert await offsets.read("c", [{"p": 1}]) == [{"o": 1}]
 
 
-async def test_method_wait_until_stopped_returns_when_the_pending_start_of_an_unassigned_connector_fails() -> None:
+async def test_waiting_until_an_unassigned_connector_has_stopped_ends_when_its_pending_start_fails() -> None:
     """With the eager protocol, the worker cannot rejoin its group before `wait_until_stopped` has returned."""
 
     class BlockedWorker(SlowWorker):

@@ -81,7 +81,7 @@ async def test_pause_of_a_failed_connector_pauses_only_its_tasks(tmp_path: Path)
     assert worker.running_names() == []
 
 
-async def test_stopped_connector_runs_no_instances_until_it_is_resumed(tmp_path: Path) -> None:
+async def test_stopped_connector_and_its_tasks_do_not_run_until_the_connector_is_resumed(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await herder.set_target("c", TargetState.STOPPED)

@@ -111,7 +111,7 @@ async def test_leader_rewrites_no_task_configs_after_a_configuration_change_if_c
     assert not group.writer.is_due(group.snapshot)
 
 
-async def test_leader_writes_no_task_configs_of_a_connector_that_is_resumed_before_the_write() -> None:
+async def test_leader_does_not_write_task_configs_of_a_connector_that_is_resumed_before_the_write() -> None:
     group = Group()
     await group.pause_and_change("a")
     async with group.writer._lock("a"):

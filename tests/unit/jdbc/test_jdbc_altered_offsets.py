@@ -77,7 +77,7 @@ def test_invalid_source_partitions_are_rejected(partition: dict[str, Any]) -> No
         ({"incrementing": 7, "initial_load": 5}, "initial_load must be the text"),
     ],
 )
-def test_invalid_source_offsets_are_rejected_with_the_name_of_the_key(offset: dict[str, Any], problem: str) -> None:
+def test_error_for_an_invalid_source_offset_names_the_offset_key(offset: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConnectError, match=f"of source partition .*orders.* is invalid: {problem}"):
         alter_offsets(TABLE, offset)
 

@@ -455,7 +455,7 @@ def test_property_unmappable_values_determines_if_a_date_out_of_range_is_replace
         convert_days("fail", day, INFINITE)
 
 
-def test_unmappable_value_of_a_not_null_column_fails_the_task_if_unmappable_values_is_null() -> None:
+def test_unmappable_value_of_a_not_null_column_fails_the_task_even_if_unmappable_values_is_set_to_null() -> None:
     required = replace(DAY, nullable=False)
     with pytest.raises(ConnectError, match=r"row id=0.*or set unmappable.values=clamp or skip"):
         convert_days("null", INFINITE, column=required)

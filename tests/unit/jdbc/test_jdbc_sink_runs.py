@@ -37,13 +37,13 @@ def runs(*batches: SinkBatch, size: int = 3000, **config: str) -> list[Run]:
     return found
 
 
-def test_consecutive_batches_with_the_same_schema_are_combined_into_one_run() -> None:
+def test_consecutive_batches_with_the_same_schema_are_combined_into_one_run_of_rows() -> None:
     (run,) = runs(batch(0, 3), batch(3, 2))
     assert [list(column) for column in run.values] == [[0, 1, 2, 3, 4], ["n0", "n1", "n2", "n3", "n4"]]
     assert list(run.indexes) == [0, 1, 2, 3, 4]
 
 
-def test_run_has_at_most_batch_size_rows() -> None:
+def test_rows_are_divided_into_runs_of_at_most_batch_size_rows() -> None:
     found = runs(batch(0, 3), batch(3, 2), size=2)
     assert [list(run.values[0]) for run in found] == [[0, 1], [2, 3], [4]]
     assert [list(run.indexes) for run in found] == [[0, 1], [2, 3], [4]]
@@ -59,7 +59,7 @@ def test_batches_with_different_schemas_become_separate_runs_in_record_order() -
     assert [list(run.values[0]) for run in found] == [[0, 1], [2], [3]]
 
 
-def test_rows_of_a_run_keep_the_indexes_of_their_records_if_a_record_between_them_is_invalid() -> None:
+def test_each_row_keeps_the_index_of_its_record_if_an_invalid_record_between_two_rows_is_left_out() -> None:
     parsed = JdbcSinkConfig.parse({"connection.url": "jdbc:sqlite:x.db"})
     without_schema = SinkBatch("items", [{"id": 2}], partition=0, offsets=[2])
     found, errors = RunBuilder("sink", parsed).build(SinkRecords([batch(0, 2), without_schema, batch(3, 1)]))

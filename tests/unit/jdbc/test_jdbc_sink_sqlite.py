@@ -158,7 +158,7 @@ class TestPrimaryKeys:
         assert names == [("__connect_topic",), ("__connect_partition",), ("__connect_offset",)]
 
     @pytest.mark.parametrize("mode", ["insert", "upsert"])
-    def test_primary_key_columns_contain_the_original_topic_if_transforms_change_the_topic_and_pk_mode_is_kafka(
+    def test_primary_key_columns_contain_the_original_topic_with_pk_mode_kafka_even_if_a_transform_changes_the_topic(
         self, url: str, database: Path, mode: str
     ) -> None:
         records = [record(0, {"id": number}, ONLY_ID, topic=topic) for number, topic in enumerate(["a", "b"])]
@@ -259,7 +259,7 @@ class TestTypes:
         put(url, [record(0, row, schema)], timestamp__fields__list="a,b,c", timestamp__precision__mode="nanoseconds")
         assert query(database, "SELECT * FROM items") == [(1_000_000, 2000, 3123)]
 
-    def test_null_field_is_written_as_its_schema_default_unless_the_configuration_disables_this(
+    def test_null_field_is_written_as_its_schema_default_unless_replace_null_with_default_is_false(
         self, url: str, database: Path
     ) -> None:
         schema = struct([("id", INT32_SCHEMA), ("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])

@@ -559,9 +559,9 @@ def test_log_lines_of_the_table_monitor_contain_the_connector_context(
     try:
         connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
         connector._dialect.table_names = lambda: ["people"]  # type: ignore[method-assign]
-        while "Tables to read changed" not in (line := lines.get(timeout=10)):
+        while "The tables to read are now" not in (line := lines.get(timeout=10)):
             pass
-        assert "[shop|worker] Tables to read changed to people" in line
+        assert "[shop|worker] The tables to read are now people" in line
     finally:
         logs.connector_context.reset(token)
         logger.removeHandler(handler)

@@ -74,7 +74,7 @@ def test_ssl_mode_of_mysql_determines_whether_certificate_and_host_name_are_veri
         ({"trustServerCertificate": "true"}, False, False),
     ],
 )
-def test_property_use_ssl_of_mariadb_verifies_certificate_and_host_name_by_default(
+def test_use_ssl_in_a_mariadb_url_enables_certificate_and_host_name_verification_by_default(
     properties: dict[str, str], verifies: bool, checks_name: bool
 ) -> None:
     context = convert(True, useSsl="true", **properties).arguments["ssl"]

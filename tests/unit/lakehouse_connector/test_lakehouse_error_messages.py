@@ -24,7 +24,7 @@ TABLE = Path("/tables/t")
         RuntimeError("Failed to parse parquet: External: Generic LocalFileSystem error: No space left on device"),
     ],
 )
-def test_error_for_a_full_disk_contains_the_path_and_its_configuration_key(error: Exception) -> None:
+def test_error_for_a_full_disk_contains_the_path_and_the_configuration_key_that_sets_the_path(error: Exception) -> None:
     text = str(table_error(TABLE, "written", error))
     assert text.startswith(
         "no space left on the disk of /tables/t (lakehouse.path), the current batch was not committed"
@@ -50,7 +50,7 @@ def test_error_text_omits_the_backtrace_of_delta_rs() -> None:
         (-15, "", ["was killed by SIGTERM; committed batches are in the tables"]),
     ],
 )
-def test_error_for_an_exit_of_the_jvm_contains_the_cause_and_the_solution(
+def test_error_after_the_jvm_exits_contains_the_cause_and_the_solution(
     status: int, output: str, texts: list[str]
 ) -> None:
     error = str(jvm_exit_error(status, output))

@@ -350,7 +350,7 @@ def test_leader_epochs_that_recovery_has_rebuilt_are_synced_before_the_recovery_
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_truncation_by_recovery_survives_power_failure_after_clean_shutdown(seed: int) -> None:
+def test_log_that_recovery_truncated_stays_truncated_if_the_power_fails_after_a_clean_shutdown(seed: int) -> None:
     """If a power failure undid the truncation, the next start would load the incomplete batch unchecked.
 
     The log contains only this batch, and has no leader epoch checkpoint.

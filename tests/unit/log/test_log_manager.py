@@ -271,7 +271,7 @@ def test_log_directory_on_full_disk_is_online_again_after_space_is_freed() -> No
     manager = start(storage)
     append(manager, "t", 0, b"before")
     storage.is_full = True
-    with pytest.raises(ApiError, match="cannot append to the log at /data/t-0: No space left"):
+    with pytest.raises(ApiError, match=r"cannot append to the log \(/data/t-0\): No space left"):
         append(manager, "t", 0, b"lost")
     manager.maintain(NOW)
     assert manager.directories[0].offline_reason is not None
@@ -390,7 +390,7 @@ def test_maintenance_writes_checkpoints_only_in_background() -> None:
     assert len([name for name in storage.listdir("/data") if name.endswith("-checkpoint")]) == 4
 
 
-def test_checkpoint_task_writes_nothing_if_a_newer_task_has_run_or_the_manager_is_closed() -> None:
+def test_checkpoint_task_writes_nothing_if_a_task_created_later_has_already_run_or_the_manager_is_closed() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     directory, name = manager.directories[0], "recovery-point-offset-checkpoint"

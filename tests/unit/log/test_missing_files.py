@@ -119,7 +119,7 @@ def test_missing_segment_file_is_not_replaced_by_an_empty_file(tmp_path: Path) -
         segment.release()
     path = tmp_path / "t-0" / f"{0:020d}.log"
     path.unlink()
-    with pytest.raises(ApiError, match=f"cannot read the log at {path}: No such file"):
+    with pytest.raises(ApiError, match=rf"cannot read the log \({path}\): No such file"):
         log.read(0, 100)
     assert not path.exists()
     assert log.offline_reason is not None

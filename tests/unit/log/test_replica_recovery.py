@@ -128,7 +128,7 @@ def test_replica_log_is_truncated_at_a_gap_that_a_power_failure_has_left(is_comp
 
 @pytest.mark.parametrize("is_only_replica", [False, True])
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
-def test_log_without_producer_snapshots_is_truncated_at_corruption_before_recovery_point(
+def test_recovery_without_producer_snapshots_also_finds_corruption_before_the_recovery_point(
     was_closed_cleanly: bool, is_only_replica: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule R15 in docs/broker.md: without producer snapshots, recovery also reads the records below the recovery point.

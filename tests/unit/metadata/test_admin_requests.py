@@ -143,7 +143,7 @@ class TestElections:
         with pytest.raises(ApiError, match="election type 7"):
             self.elect(cluster_image(), 7, None)
 
-    def test_partitions_of_a_broker_below_the_leader_imbalance_threshold_are_not_rebalanced(self) -> None:
+    def test_leaders_are_rebalanced_only_for_brokers_whose_leader_imbalance_exceeds_the_threshold(self) -> None:
         unbalanced = [partition_image("12", "12", 2)]
         image = cluster_image(*unbalanced, *[partition_image("12", "12", 1)] * 9)
         assert [index for _, index in imbalanced_partitions(image, 9)] == [0]

@@ -61,7 +61,7 @@ def test_difference_between_two_metadata_images_contains_only_the_changed_partit
     assert diff_images(IMAGE, IMAGE).changed_topics == {}
 
 
-def test_diff_of_recreated_topic_contains_every_partition() -> None:
+def test_diff_of_metadata_images_contains_every_partition_of_a_recreated_topic() -> None:
     recreated = TopicImage("t", b"u" * 16, IMAGE.topics["t"].partitions)
     delta = diff_images(IMAGE, replace(IMAGE, topics={"t": recreated}, topic_names={b"u" * 16: "t"}))
     assert delta.changed_topics == {"t": {0, 1, 2}}

@@ -72,6 +72,13 @@ def test_escaped_forms_of_a_secret_are_masked() -> None:
         assert masked.strip("'\"") in {f"user=scott&password={q}[hidden]{q}&x=1" for q in ("", "'", '"')}
 
 
+def test_secret_is_not_masked_inside_a_longer_word() -> None:
+    logs.secrets.add(["postgres", "secret"])
+    text = "jdbc:postgresql://db/ user=%s: see secrets/db.properties"
+    assert line(text, "postgres").endswith(" user=[hidden]: see secrets/db.properties (a.b)")
+    assert "jdbc:postgresql://db/" in line(text, "postgres")
+
+
 def test_short_secrets_are_not_masked_in_log_lines() -> None:
     logs.secrets.add(["a", ""])
     assert logs.secrets.mask("banana") == "banana"

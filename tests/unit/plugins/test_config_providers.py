@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,14 @@ def test_file_config_provider_reads_properties_files(tmp_path: Path) -> None:
     }
     missing = f"${{f:{path}:nope}}"
     assert resolve({"a": missing}) == {"a": missing}
-    with pytest.raises(ConfigError, match="Could not read properties from file"):
-        resolve({"a": f"${{f:{tmp_path / 'none'}:x}}"})
+
+
+def test_error_of_a_config_provider_names_the_configuration_key_and_the_variable(tmp_path: Path) -> None:
+    variable = f"${{f:{tmp_path / 'none'}:x}}"
+    expected = f"Invalid value {variable} for configuration db.password: Could not read properties from file"
+    with pytest.raises(ConfigError, match=re.escape(expected)) as caught:
+        resolve({"db.user": "scott", "db.password": f"x{variable}"})
+    assert caught.value.key == "db.password"
 
 
 def test_resolver_reports_the_key_of_each_unresolved_variable_and_the_reason(tmp_path: Path) -> None:
@@ -165,6 +172,13 @@ def test_resolved_values_in_a_task_configuration_are_replaced_by_their_config_pr
         "url": "db://bob:${f:password}@host/12",
         "code": "${f:pin}",
     }
+
+
+def test_variable_that_replaces_a_resolved_value_is_not_changed_by_other_values() -> None:
+    originals = {"password": "${f:/db.properties:a}", "key": "${f:k}"}
+    restorer = VariableRestorer(originals, {"password": "hunter2-tiger", "key": "properties"}, ["password", "key"])
+    restored = restorer.restore({"url": "db://hunter2-tiger@host/properties"})
+    assert restored == {"url": "db://${f:/db.properties:a}@host/${f:k}"}
 
 
 def test_config_provider_variable_is_not_restored_in_a_task_config_that_the_connector_has_changed() -> None:

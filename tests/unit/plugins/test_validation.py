@@ -85,7 +85,7 @@ def _this_module() -> Any:
     return module
 
 
-def test_connector_name_with_more_characters_than_a_topic_name_may_have_is_an_error() -> None:
+def test_connector_name_longer_than_the_maximum_length_of_a_topic_name_is_an_error() -> None:
     assert validate(ExampleSource, table="t", name="x" * 249).errors == []
     [text] = validate(ExampleSource, table="t", name="x" * 250).errors
     assert "String may have at most 249 characters but has 250" in text
@@ -236,6 +236,14 @@ def test_validation_result_does_not_contain_secrets_from_config_providers() -> N
     result = validate_connector(resolved, WORKER, originals=originals)
     assert result.values["table"].errors == ["There is no table missing (password x-${env:SECRET}/${env:OTHER})"]
     assert "hunter2" not in json.dumps(validate_connector(resolved | {"table": "t"}, WORKER).as_json())
+
+
+def test_validation_errors_contain_one_variable_for_each_value_and_short_values_do_not_change_longer_words() -> None:
+    variables = {"password": "${file:/run/secrets/db:a}", "driver.user": "${file:/u:user}", "driver.db": "${env:DB}"}
+    originals = {"name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "missing", **variables}
+    values = {"password": "postgres", "driver.user": "file", "driver.db": "missings"}
+    result = validate_connector({**originals, **values}, WORKER, originals=originals)
+    assert result.values["table"].errors == ["There is no table missing (password ${file:/run/secrets/db:a})"]
 
 
 def test_missing_or_unknown_connector_class_is_reported_together_with_other_errors() -> None:

@@ -88,7 +88,7 @@ def test_messages_package_exports_only_requests_and_responses() -> None:
         from headrace_broker.protocol.messages import NoSuchRequest  # type: ignore[attr-defined] # noqa: F401
 
 
-def test_every_message_module_is_imported_for_type_checkers() -> None:
+def test_messages_package_imports_every_message_module_for_type_checkers() -> None:
     package = Path(messages.__file__).parent
     text = (package / "__init__.py").read_text(encoding="utf-8")
     for path in package.glob("[a-z]*.py"):

@@ -18,7 +18,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_raft_script_produces_its_expected_trace(path: Path) -> None:
+def test_trace_of_each_raft_script_equals_its_expected_trace(path: Path) -> None:
     expected, actual = run_script(path)
     if os.environ.get("RAFT_SCRIPTS_REWRITE") == "1":
         path.write_text(actual)

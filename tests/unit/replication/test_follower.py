@@ -88,7 +88,7 @@ def test_follower_sends_the_next_fetch_before_it_appends_records_only_if_they_en
         (1, 9, 6),
     ],
 )
-def test_follower_truncates_to_the_offset_that_the_leader_epochs_determine(
+def test_follower_finds_the_truncation_offset_from_leader_epochs_and_not_from_its_high_watermark(
     epoch: int, end_offset: int, expected: int
 ) -> None:
     """Rule R2 in docs/broker.md: a follower never truncates to its own high watermark, which is 4 here.

@@ -106,7 +106,7 @@ def test_worker_without_the_basic_auth_extension_has_no_authenticator() -> None:
         (f'KafkaConnect {{ {LOGIN_MODULE} required file="/none/users"; }};', "/none/users"),
     ],
 )
-def test_worker_with_basic_auth_but_without_readable_users_fails_at_startup(
+def test_worker_with_basic_auth_fails_at_startup_if_the_list_of_users_cannot_be_read(
     tmp_path: Path, jaas_file: str | None, reason: str
 ) -> None:
     environment = {}

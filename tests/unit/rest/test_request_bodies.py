@@ -79,7 +79,7 @@ async def test_request_body_that_is_too_large_is_rejected(monkeypatch: pytest.Mo
         await request_bodies.json_body(request(b'"0123456789"'))
 
 
-async def test_configuration_larger_than_a_record_of_the_config_topic_is_rejected() -> None:
+async def test_configuration_that_does_not_fit_into_a_record_of_the_config_topic_is_rejected() -> None:
     body = json.dumps({"name": "x" * request_bodies.CONFIG_SIZE_MAX}).encode()
     with pytest.raises(PayloadTooLargeError, match="larger than 2097152 bytes"):
         await request_bodies.config_body(request(body))

@@ -157,7 +157,7 @@ async def test_request_for_an_unreachable_leader_is_executed_when_this_worker_be
 
 
 @pytest.mark.parametrize(("method", "status", "calls_expected"), [("PUT", 204, 2), ("POST", 500, 1)])
-async def test_forwarded_request_to_a_suspended_worker_is_retried_or_fails_when_a_rebalance_replaces_the_worker(
+async def test_forwarded_put_request_is_retried_and_other_requests_fail_if_a_rebalance_replaces_a_suspended_worker(
     monkeypatch: pytest.MonkeyPatch, method: str, status: int, calls_expected: int
 ) -> None:
     """A PUT request is retried.

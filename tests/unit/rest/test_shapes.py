@@ -7,7 +7,7 @@ from headrace.rest import shapes
 from headrace.stores.status_store import State, Status
 
 
-def test_status_document_contains_traces_only_of_failed_instances_and_versions_only_if_known() -> None:
+def test_status_document_contains_traces_only_for_failed_tasks_and_omits_unknown_versions() -> None:
     running = Status(State.RUNNING, "worker:8083", trace="old", version="1.2")
     failed = Status(State.FAILED, "worker:8083", trace="trace")
     status = ConnectorStatus("c", running, {0: running, 1: failed}, "source")

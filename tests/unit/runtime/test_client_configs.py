@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.runtime import client_configs
+from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import ClientConfigError
 
 WORKER = {
@@ -67,6 +68,23 @@ def test_sink_consumer_properties_combine_worker_and_connector_keys() -> None:
     override = {"name": "c", "consumer.override.group.id": "mine", "consumer.override.fetch.max.bytes": "52428800"}
     overridden = client_configs.consumer_properties(WORKER, override, "c-1")
     assert (overridden["group.id"], overridden["fetch.max.bytes"]) == ("mine", "52428800")
+
+
+def test_task_warns_about_interceptors_of_the_connector_and_not_about_those_of_the_worker() -> None:
+    interceptors = {
+        "interceptor.classes": "io.confluent.monitoring.clients.interceptor.MonitoringProducerInterceptor",
+        "confluent.monitoring.interceptor.bootstrap.servers": "h:1",
+    }
+    worker = WORKER | {f"{kind}.{key}": text for kind in ("producer", "consumer") for key, text in interceptors.items()}
+    producer = client_configs.source_producer_properties({**worker, "producer.acks": "all"}, {"name": "c"}, "c-0")
+    consumer = client_configs.consumer_properties(worker, {"name": "c"}, "c-0")
+    assert client_configs.parse_producer(producer).warnings == ()
+    assert ClientConfig.from_properties(consumer, kind="consumer").warnings == ()
+    override = {"name": "c", "producer.override.interceptor.classes": "com.example.X"}
+    (warning,) = client_configs.parse_producer(
+        client_configs.source_producer_properties({**worker, "producer.acks": "all"}, override, "c-0")
+    ).warnings
+    assert warning.startswith("interceptor.classes: ignored")
 
 
 def test_admin_client_properties_contain_unprefixed_client_keys_of_the_worker() -> None:

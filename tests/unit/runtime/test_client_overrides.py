@@ -28,14 +28,14 @@ def test_connector_configuration_without_client_overrides_has_no_override_errors
     assert list(override_problems(connector, {"name": "c", "topics": "t"}, {})) == []
 
 
-def test_override_that_the_policy_refuses_has_no_second_error_for_its_invalid_value() -> None:
+def test_override_that_the_policy_refuses_is_reported_only_once_even_if_its_value_is_also_invalid() -> None:
     worker = {"connector.client.config.override.policy": "None"}
     problems = list(override_problems(Source, {"producer.override.acks": "2"}, worker))
     assert [(problem.key, problem.is_error) for problem in problems] == [("producer.override.acks", True)]
     assert "'None' policy" in problems[0].message
 
 
-def test_error_about_two_conflicting_client_overrides_is_reported_for_one_of_the_override_keys() -> None:
+def test_conflict_between_two_client_overrides_is_reported_as_an_error_of_one_of_the_two_keys() -> None:
     config = {"producer.override.linger.ms": "5000", "producer.override.delivery.timeout.ms": "1"}
     (problem,) = override_problems(Source, config, {})
     assert problem.key in config

@@ -11,7 +11,7 @@ from headrace.runtime.group_signals import GROUP_SIGNALS, withheld
 _SHOW_MASK = "import signal; print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))))"
 
 
-def test_context_manager_withheld_blocks_signals_in_child_processes_and_restores_the_parents_signal_mask() -> None:
+def test_signals_are_blocked_in_child_processes_started_in_a_withheld_block_and_the_parents_mask_is_restored() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with withheld():
         shown = subprocess.run([sys.executable, "-c", _SHOW_MASK], capture_output=True, text=True, check=True).stdout

@@ -108,7 +108,7 @@ def test_worker_accepts_http_and_https_listeners_and_an_empty_list_of_admin_list
     assert config.warnings == ()
 
 
-def test_prefixed_tls_keys_replace_all_unprefixed_tls_keys() -> None:
+def test_tls_settings_with_the_listener_prefix_replace_all_tls_settings_without_the_prefix() -> None:
     own = {"listeners.https.ssl.keystore.type": "PKCS12", "listeners.https.ssl.keystore.location": "/own.p12"}
     given = {**PEM, **own, "ssl.client.auth": "required", "ssl.endpoint.identification.algorithm": ""}
     tls = Tls.of(given, admin=False)
@@ -137,7 +137,7 @@ def test_tls_client_configuration_without_a_key_store_is_accepted() -> None:
         ({**PEM, "ssl.enabled.protocols": "TLSv1.3,SSLv3"}, "ssl.enabled.protocols: SSLv3 is not supported"),
     ],
 )
-def test_missing_or_invalid_tls_keys_are_reported(given: dict[str, str], reason: str) -> None:
+def test_missing_or_invalid_tls_settings_are_reported(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Tls.of(given, admin=False)
 

@@ -56,7 +56,7 @@ def polls(*sizes: int) -> WaitingPolls:
         ((WAITING_BYTES_MAX, 1), False),
     ],
 )
-async def test_consumer_is_polled_only_while_count_and_size_of_the_records_that_wait_for_the_task_are_below_limits(
+async def test_consumer_is_polled_only_while_the_records_waiting_for_the_task_are_below_the_count_and_size_limits(
     waiting: tuple[int, ...], is_allowed: bool
 ) -> None:
     assert await is_poll_allowed(polls(*waiting)) is is_allowed

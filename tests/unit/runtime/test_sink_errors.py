@@ -162,14 +162,14 @@ def test_error_report_for_a_record_without_fetched_bytes_reads_the_record_from_i
     ]
 
 
-def test_dlq_record_of_a_record_deleted_from_its_topic_has_a_reencoded_value_and_the_header_errors_reencoded() -> None:
+def test_dlq_record_has_a_reencoded_value_and_a_reencoded_header_if_its_source_record_was_deleted() -> None:
     errors, producer, _ = make()
     errors.report(record(16, "new", raw=None), DataError("no")).result(0)
     assert producer.sent[0].values == [b"new"]
     assert (REENCODED_HEADER, b"true") in (producer.sent[0].headers or [[]])[0]
 
 
-def test_error_report_sends_the_record_and_raises_an_error_if_errors_are_not_tolerated() -> None:
+def test_reported_record_is_sent_to_the_dead_letter_queue_and_an_error_is_raised_if_errors_are_not_tolerated() -> None:
     errors, producer, counters = make(tolerate=False)
     with pytest.raises(
         ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"

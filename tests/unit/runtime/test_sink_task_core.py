@@ -94,7 +94,7 @@ def test_poll_without_records_results_in_a_put_without_records() -> None:
     assert core.put_succeeded(now_ms=0) == []
 
 
-def test_put_without_records_is_retried_after_the_retry_timeout_if_it_fails_with_a_retriable_error() -> None:
+def test_empty_put_that_fails_with_a_retriable_error_is_retried_after_the_retry_timeout() -> None:
     core = assigned_core()
     core.on_fetched([])
     core.set_retry_timeout(250)
@@ -152,7 +152,7 @@ def test_only_a_record_with_a_retriable_error_is_redelivered_and_offsets_are_com
     assert offsets_of(put_next(core, 100)) == [(0, 3), (0, 4)]
 
 
-def test_no_offsets_of_a_put_are_committed_if_the_report_of_its_record_errors_fails_the_task() -> None:
+def test_no_offsets_of_a_put_are_committed_if_its_record_errors_cannot_be_reported() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -417,7 +417,7 @@ def test_put_without_records_is_not_retried_while_the_worker_does_not_confirm_th
     assert core.next_step(1000) == [Wait(None)]
 
 
-def test_late_confirmation_by_the_worker_does_not_make_a_stopped_sink_task_rejoin_its_group() -> None:
+def test_stopped_sink_task_does_not_rejoin_its_group_if_the_worker_confirms_the_task_after_the_stop() -> None:
     core = assigned_core(A)
     core.on_confirmed(False)
     core.release(frozenset({A}))

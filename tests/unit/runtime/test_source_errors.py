@@ -92,7 +92,7 @@ def test_missing_metadata_of_the_dead_letter_queue_topic_raises_an_error_after_m
         make(Producer(TimedOutError("no metadata"))).send(FAILURE, PART, lambda error: None)
 
 
-def test_error_of_a_dlq_record_names_the_dead_letter_queue() -> None:
+def test_error_of_a_failed_write_to_the_dead_letter_queue_names_the_queue() -> None:
     producer = Producer()
     results: list[ConnectError | None] = []
     columns = RecordColumns([b"\xff"], keys=[b"k"])

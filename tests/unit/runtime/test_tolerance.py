@@ -52,7 +52,7 @@ def stages(
 TOLERANT = error_policy(tolerate=True)
 
 
-def test_records_listed_in_a_record_errors_exception_for_a_batch_are_skipped_and_reported() -> None:
+def test_records_with_an_error_in_the_record_errors_exception_of_their_batch_are_skipped_and_reported() -> None:
     built, reported = stages(TOLERANT)
     calls: list[list[int]] = []
 
@@ -81,7 +81,7 @@ def test_records_are_tried_one_at_a_time_after_a_batch_error_without_record_inde
     assert [list(part) for _, part in reported] == [[3], [3]]
 
 
-def test_first_error_without_tolerance_is_reported_and_names_the_record_the_stage_and_the_class() -> None:
+def test_first_error_is_raised_with_its_record_stage_and_class_if_errors_are_not_tolerated() -> None:
     built, reported = stages(error_policy())
 
     def fails(_part: Numbers) -> None:
@@ -120,7 +120,7 @@ def test_retries_of_retriable_errors_stop_after_errors_retry_timeout() -> None:
     assert reported[0][0].attempts == 4
 
 
-def test_retry_delay_doubles_up_to_errors_retry_delay_max_ms_and_is_then_random() -> None:
+def test_retry_delay_doubles_with_each_attempt_and_is_random_once_it_would_exceed_errors_retry_delay_max_ms() -> None:
     policy = error_policy(retry_timeout_ms=-1, retry_delay_max_ms=1000)
     assert [policy.retry_delay_ms(attempt, 0, Random(1)) for attempt in (1, 2)] == [300, 600]
     delays = {policy.retry_delay_ms(attempt, 10**9, Random(attempt)) for attempt in range(3, 30)}

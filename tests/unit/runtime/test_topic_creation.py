@@ -1,7 +1,7 @@
 """Tests of the keys `topic.creation.*`.
 
-The first matching topic creation group applies. The default group provides the keys that this group
-does not set.
+The first matching topic creation group applies. If it does not set the partitions or the replication factor, those of
+the default group apply. Topic configs are not inherited.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_first_matching_topic_creation_group_applies() -> None:
     creation = TopicCreation.from_config(CONFIG, enabled=True)
     assert creation is not None
     assert creation.settings_for("db.users") == NewTopic("db.users", 1, -1, {"cleanup.policy": "compact"})
-    assert creation.settings_for("db.log") == NewTopic("db.log", 8, -1, {"cleanup.policy": "delete"})
+    assert creation.settings_for("db.log") == NewTopic("db.log", 8, -1, {})
     assert creation.settings_for("xstate") == NewTopic("xstate", 1, -1, {"cleanup.policy": "delete"})
 
 

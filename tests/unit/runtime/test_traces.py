@@ -43,7 +43,7 @@ def test_exception_line_contains_only_the_class_name_if_the_exception_has_no_mes
     assert exception_line(python_trace(ValueError())) == "ValueError"
 
 
-def test_exception_line_of_a_text_without_stack_frames_is_the_text() -> None:
+def test_function_exception_line_returns_the_whole_text_if_the_text_has_no_stack_frames() -> None:
     assert exception_line("the process exited with code 9\n") == "the process exited with code 9"
     assert exception_line("") == ""
 
@@ -135,7 +135,7 @@ def test_second_trace_reuses_the_formatted_frames_of_the_first_trace(monkeypatch
 
 
 @pytest.mark.parametrize("error", [RaisingStr(), NoneStr()], ids=["str raises", "str returns None"])
-def test_failure_with_an_exception_without_a_message_is_logged_and_described(
+def test_failure_is_logged_and_described_if_str_of_its_exception_fails(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     failure = Failure(Stage.TRANSFORMATION, "C", error, 1)

@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 
 
 class FakeHost(HostProcess):
-    """A fake host process whose end of the channel is in the test's own process.
+    """Stands in for a host process, without starting one: the test itself holds the host's end of the channel.
 
     `responses` maps a message type to the response, or to an event that must be set before the
     response is sent.
@@ -382,7 +382,7 @@ async def test_task_fails_if_the_channel_of_its_process_closes_but_the_process_s
 
 
 @pytest.mark.parametrize("id_", [CONNECTOR, TASK], ids=["connector", "task"])
-async def test_start_that_is_no_longer_wanted_is_terminated_with_one_warning_and_without_errors(
+async def test_aborting_a_hung_start_of_a_connector_or_task_kills_its_process_and_logs_one_warning_and_no_error(
     id_: InstanceId, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(**{"task.shutdown.graceful.timeout.ms": "50"}) as (worker, processes, listener):

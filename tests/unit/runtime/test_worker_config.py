@@ -31,7 +31,7 @@ def test_worker_config_has_the_defaults_of_kafka_connect() -> None:
         ({"headrace.data.dir": "/var/x", "offset.storage.file.filename": "y"}, "y"),
     ],
 )
-def test_offsets_file_is_in_the_data_directory_unless_it_is_configured(
+def test_offsets_file_is_in_the_data_directory_unless_another_path_is_configured(
     servers: dict[str, str], settings: dict[str, str], path: str
 ) -> None:
     assert WorkerConfig.standalone({**MINIMUM, **servers, **settings})["offset.storage.file.filename"] == path
@@ -63,6 +63,8 @@ def test_unknown_worker_keys_cause_warnings_with_suggestions() -> None:
         ("exactly.once.source.support", "distributed"),
         ("metric.reporters", "GET /metrics"),
         ("value.converter.plugin.version", "one version"),
+        ("producer.interceptor.classes", "do not run Java interceptors"),
+        ("consumer.confluent.monitoring.interceptor.bootstrap.servers", "do not run Java interceptors"),
     ],
 )
 def test_worker_config_keys_without_effect_cause_warnings_with_reasons(key: str, reason: str) -> None:
@@ -126,7 +128,7 @@ def test_misspelt_keys_of_an_internal_topic_cause_warnings_with_suggestions() ->
     )
 
 
-def test_errors_for_client_keys_of_a_worker_contain_the_keys_with_their_client_prefix() -> None:
+def test_error_for_an_invalid_client_setting_of_a_worker_names_the_key_with_its_prefix() -> None:
     settings = {"producer.acks": "2", "consumer.max.poll.records": "0", "admin.retries": "x", "request.timeout.ms": "y"}
     result = check_worker({**DISTRIBUTED, "bootstrap.servers": "localhost:1", **settings}, WorkerConfig.distributed)
     assert result.config is None

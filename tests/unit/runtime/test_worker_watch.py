@@ -28,7 +28,7 @@ class Worker:
             raise self.error
 
 
-def test_watch_reports_that_the_worker_does_not_confirm_the_task_while_the_worker_is_suspended() -> None:
+def test_watch_reports_a_task_as_unconfirmed_while_its_worker_is_suspended() -> None:
     async def scenario() -> None:
         worker, reports, loop = Worker(), list[tuple[bool, float]](), asyncio.get_running_loop()
         watch = asyncio.create_task(worker_watch.watch(worker.confirm, 9.0, lambda is_confirmed: reports.append(

@@ -193,7 +193,7 @@ def test_discovery_in_generic_mode_finds_all_objects_in_order_if_each_search_ret
     assert found == sorted((-index % 7, f"{index:05d}") for index in range(1050))
 
 
-def test_generic_discovery_ignores_an_object_that_is_newer_than_the_settle_time() -> None:
+def test_generic_discovery_ignores_an_object_that_was_modified_within_the_settle_time() -> None:
     bucket = Listing(2, lambda index: f"{index}", lambda index: index)
     finder = FileFinder(bucket, [""], lambda key: "t", {}, settle_ms=NOW_MS)
     finder.find()

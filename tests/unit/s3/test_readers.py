@@ -55,7 +55,7 @@ def items_of(reader: ItemReader, count: int = 1000) -> list[Any]:
     done=st.integers(0, 5),
     is_gzip=st.booleans(),
 )
-def test_reader_returns_the_same_items_of_an_object_for_any_block_size_and_any_number_of_items_per_call(
+def test_reader_returns_the_same_items_for_any_block_size_and_any_number_of_items_per_call(
     pieces: list[bytes], separator: bytes, block: int, count: int, done: int, is_gzip: bool
 ) -> None:
     data = b"".join(pieces)

@@ -259,7 +259,9 @@ class TestFiles:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=40), st.integers(0, 30)), max_size=60))
-def test_spools_keep_all_bytes_in_order_within_their_common_memory_limit(steps: list[tuple[int, bytes, int]]) -> None:
+def test_spooled_data_stays_complete_and_in_order_and_all_spools_share_a_memory_limit(
+    steps: list[tuple[int, bytes, int]],
+) -> None:
     limit = MemoryLimit(50)
     spools, expected = [Spool(limit) for _ in range(3)], [b""] * 3
     for number, data, size in steps:

@@ -501,7 +501,7 @@ def test_event_loop_starts_busy_polling_after_reads_in_quick_succession_and_stop
     assert not loop.due  # polling starts again only after several reads in close succession
 
 
-def test_large_read_stops_busy_polling() -> None:
+def test_event_loop_stops_busy_polling_after_a_large_read() -> None:
     loop, now_ns = FakeLoop(), 0
     busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
     for size_bytes in [100] * 15 + [100_000] + [100] * 15:

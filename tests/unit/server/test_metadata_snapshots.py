@@ -246,7 +246,7 @@ class TestSnapshotSchedule:
         run(snapshotted(log, [image_at(4), image_at(4), image_at(4)], max_interval_ms=0))
         assert log.snapshots.ids == [(5, 1)]
 
-    def test_metadata_snapshot_is_written_only_after_enough_new_bytes_in_the_log(self) -> None:
+    def test_metadata_snapshot_is_not_written_before_the_log_has_grown_by_the_configured_number_of_bytes(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4)], max_bytes_between=1_000_000))
         assert log.snapshots.ids == []
@@ -274,7 +274,7 @@ def test_snapshot_of_a_thousand_topics_is_encoded_in_chunks() -> None:
     assert image_from_records(parse_snapshot(b"".join(chunks)), 999, 1) == image
 
 
-def test_kill_during_reset_to_a_fetched_snapshot_leaves_the_old_log_or_the_snapshot() -> None:
+def test_process_killed_while_a_fetched_snapshot_replaces_the_log_leaves_either_the_old_log_or_the_snapshot() -> None:
     """After the kill, the directory must contain either the old log or the snapshot, but not a mixture.
 
     Records after the snapshot's end offset come from the diverged log and must not follow the snapshot. A log without

@@ -32,7 +32,7 @@ def test_unsupported_apis_and_versions_share_one_metric() -> None:
     assert meter.requests[METADATA].by_version == dict.fromkeys(range(14), 1) | {0: 2, -1: 1986}
 
 
-def test_metrics_of_deleted_topics_are_added_to_one_sum() -> None:
+def test_meter_adds_up_the_metrics_of_deleted_topics_in_one_total() -> None:
     hosted: dict[str, Any] = {}
     broker: Any = SimpleNamespace(
         append=lambda partition, records, origin: AppendInfo(0, 4, -1, 0),

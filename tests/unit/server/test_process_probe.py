@@ -32,7 +32,9 @@ def test_connection_counts_as_refused_if_one_address_refuses_it_and_no_address_t
     assert is_connection_refused(error) is refused
 
 
-def test_process_that_first_closes_and_then_refuses_connections_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_first_closes_and_then_refuses_connections_is_considered_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """While a process exits, its socket may accept and close some connections before it refuses the next ones."""
     outcomes = iter(
         [ConnectionResetError(), ConnectionResetError(), ConnectionRefusedError(), ConnectionRefusedError()]
@@ -48,7 +50,9 @@ def test_process_that_first_closes_and_then_refuses_connections_is_dead(monkeypa
     run_in_virtual_time(check())
 
 
-def test_process_that_accepts_and_closes_every_connection_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_accepts_and_closes_every_connection_is_not_considered_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def connect(host: str, port: int) -> BaseException | None:
         return ConnectionResetError()
 

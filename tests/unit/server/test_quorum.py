@@ -45,7 +45,7 @@ async def started(storage: Storage, **more: Any) -> Voter:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_vote_that_a_killed_process_did_not_sync_survives_a_power_failure_after_the_restart(seed: int) -> None:
+def test_unsynced_vote_of_a_killed_process_survives_a_power_failure_after_the_process_has_restarted(seed: int) -> None:
     """Opening the metadata log must sync the vote. A voter that loses its vote could vote twice in the epoch."""
     disk = SimulatedDisk(Random(seed))
 
@@ -246,7 +246,7 @@ def test_rejected_quorum_request_is_logged_with_its_sender(caplog: pytest.LogCap
     assert "sent by node 1 in epoch 2147483647" in line
 
 
-def test_voter_that_fetches_counts_as_alive_without_a_connection_from_the_leader() -> None:
+def test_voter_that_sends_fetches_is_considered_alive_even_if_the_leader_cannot_connect_to_it() -> None:
     """If the fetches of voters were ignored, the last node of a rolling restart would assume that the majority is dead.
 
     That node would then skip its controlled shutdown.

@@ -137,7 +137,7 @@ def test_supported_versions_of_each_request_handler_are_within_the_version_range
         assert (route.handle is None) != (route.handle_frame is None), api
 
 
-def test_requests_to_controllers_are_split_or_limited_in_size() -> None:
+def test_each_request_to_a_controller_is_either_split_into_parts_or_limited_in_size() -> None:
     """A request of a hundred megabytes must not delay heartbeats and fetches so long that the leader resigns."""
     for route in load_routes()[CONTROLLER].values():
         assert route.request_splits or route.frame_bytes_max < 1 << 20, route.api.name

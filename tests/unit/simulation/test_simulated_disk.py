@@ -63,7 +63,9 @@ def test_power_loss_that_removes_an_unsynced_file_also_removes_all_newer_unsynce
 
 
 @pytest.mark.parametrize("synced", [False, True])
-def test_replaced_file_has_old_or_new_content_after_power_loss_unless_its_directory_was_synced(synced: bool) -> None:
+def test_power_loss_may_restore_the_old_content_of_a_replaced_file_only_if_its_directory_was_not_synced(
+    synced: bool,
+) -> None:
     found = set()
     for disk in disks():
         storage = disk.mount()

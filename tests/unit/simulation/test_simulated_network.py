@@ -195,7 +195,7 @@ def test_data_that_a_process_wrote_before_it_was_killed_still_arrives() -> None:
     ClientAndServer().run(work)
 
 
-def test_new_connection_after_a_long_outage_succeeds_before_data_of_an_old_connection_arrives() -> None:
+def test_new_connection_after_a_long_outage_is_established_before_delayed_data_of_an_old_connection_arrives() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)

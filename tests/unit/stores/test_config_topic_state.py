@@ -228,7 +228,7 @@ def test_commit_record_with_a_huge_task_count_allocates_no_memory_for_its_tasks(
     assert (found.task_configs, found.applied_config) == ((), None)
 
 
-def test_connector_has_its_tasks_again_after_a_complete_commit_follows_an_incomplete_commit() -> None:
+def test_complete_commit_after_an_incomplete_commit_restores_the_tasks_of_the_connector() -> None:
     found = connector_after(CONNECTOR, None, TASK_1, commit(2), TASK_0, TASK_1, commit(2))
     assert [config["n"] for config in found.task_configs] == ["0", "1"]
     assert found.applied_config == CONFIG
@@ -369,7 +369,7 @@ def test_config_topic_record_with_an_invalid_key_or_value_is_logged_and_skipped(
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff"])
-def test_config_topic_record_without_a_utf_8_key_is_logged_and_skipped(
+def test_config_topic_record_whose_key_is_missing_empty_or_not_utf_8_is_logged_and_skipped(
     key: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = ConfigTopicState()

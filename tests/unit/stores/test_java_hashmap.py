@@ -22,17 +22,17 @@ GOLDEN_SHARED = bytes.fromhex(
 )
 
 
-def test_dump_of_a_java_hash_map_writes_the_same_bytes_as_java() -> None:
+def test_java_hash_map_is_serialized_to_the_same_bytes_as_by_java() -> None:
     assert java_hashmap.dump({b"k0": b"v0"}) == GOLDEN_ONE
 
 
-def test_load_of_a_java_hash_map_reads_the_bytes_that_java_writes() -> None:
+def test_java_hash_map_that_java_serialized_is_deserialized() -> None:
     assert java_hashmap.load(GOLDEN_ONE) == {b"k0": b"v0"}
     assert java_hashmap.load(GOLDEN_SHARED) == {b"k0": b"v0", b"same": b"same"}
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 13, 24, 25, 1000])
-def test_load_of_a_java_hash_map_reads_the_bytes_that_dump_writes(size: int) -> None:
+def test_serialized_java_hash_map_is_deserialized_to_the_same_entries(size: int) -> None:
     entries = {b"key %d" % n: (None if n % 7 == 3 else b"value" * n) for n in range(size)}
     assert java_hashmap.load(java_hashmap.dump(entries)) == entries
 

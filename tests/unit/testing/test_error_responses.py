@@ -47,7 +47,7 @@ def test_error_response_of_each_version_contains_the_injected_error(key: ApiKey,
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_injected_metadata_error_is_set_for_each_topic_and_the_response_keeps_the_brokers(version: int) -> None:
+def test_injected_metadata_error_is_set_for_each_topic_and_the_response_still_lists_the_brokers(version: int) -> None:
     partition = metadata.MetadataResponsePartition(partition_index=0, leader_id=1)
     response = metadata.MetadataResponse(
         brokers=[metadata.MetadataResponseBroker(node_id=1, host="h", port=1)],

@@ -49,7 +49,7 @@ def test_function_apply_with_one_transform_returns_the_transformed_records() -> 
     assert [record.value for record in apply(double, records(1, 0, 2), {"field": "n"})] == [{"n": 2}, {"n": 4}]
 
 
-def test_function_apply_with_a_transform_chain_and_a_predicate_transforms_the_selected_records() -> None:
+def test_function_apply_runs_a_transform_chain_with_a_predicate() -> None:
     chain = {
         "transforms": "a,b",
         "transforms.a.type": f"{__name__}:double",

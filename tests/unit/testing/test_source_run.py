@@ -125,7 +125,7 @@ def test_source_task_reads_its_last_batch_again_if_the_acknowledgement_of_this_b
     assert run.offset == {"n": 4}
 
 
-def test_run_source_with_a_simulated_pause_returns_all_records() -> None:
+def test_run_source_returns_all_records_after_a_simulated_pause() -> None:
     run = run_source(NumbersTask, {}, records=100, faults=[PauseSource(4, seconds=1000)])
     assert values(run.records) == list(range(10))
 

@@ -41,7 +41,7 @@ def test_assignment_printed_by_kafka_reassign_partitions_can_be_parsed_as_a_plan
     check_log_dirs(read, {2: ["/data"]})
 
 
-def test_verify_option_reports_whether_replicas_are_in_the_log_directories_that_the_plan_names() -> None:
+def test_verify_option_reports_whether_replicas_are_in_the_log_directories_given_in_the_plan() -> None:
     named = ReassignmentPlan({("b", 1): [2, 3, 4]}, {("b", 1, 2): "/data", ("b", 1, 3): "/data", ("b", 1, 4): "/data"})
     assert log_dir_states(named, {("b", 1, 2): "/data", ("b", 1, 3): "/other"}) == [
         "Reassignment of replica b-1-2 completed successfully.",
@@ -57,9 +57,9 @@ def test_reassignment_plan_that_names_a_log_directory_is_rejected_unless_the_bro
     with pytest.raises(ToolError) as raised:
         check_log_dirs(ReassignmentPlan({("b", 1): [2]}, {("b", 1, 2): "/data"}), {2: directories})
     assert str(raised.value) == (
-        f"b-1: log_dirs contains /data for broker 2, but the log directories of this broker are "
-        f"{', '.join(directories)}; choosing a log "
-        'directory is not supported: use "any" to let the broker choose'
+        f"b-1: log_dirs contains /data for broker 2, but a reassignment cannot choose a log directory of this broker "
+        f"(its log directories are {', '.join(directories)}): "
+        'use "any" to let the broker choose'
     )
 
 

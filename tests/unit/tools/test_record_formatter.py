@@ -36,7 +36,7 @@ def test_console_consumer_prints_all_record_fields_in_kafkas_order() -> None:
     ]
 
 
-def test_console_consumer_prints_null_for_a_missing_key_and_the_text_no_headers_for_missing_headers() -> None:
+def test_console_consumer_prints_the_text_null_without_a_key_and_the_text_no_headers_without_headers() -> None:
     formatter = RecordFormatter({"print.key": "true", "print.headers": "true", "key.separator": "|"})
     assert formatter.format(0, RecordColumns(values=[b"v"])) == b"NO_HEADERS|null|v\n"
 

@@ -37,7 +37,7 @@ def test_formatted_log_directory_cannot_be_formatted_again_without_the_option_ig
     assert lines[4].startswith(f"Found metadata: {{cluster.id={ID}, directory.id=")
 
 
-def test_storage_tool_rejects_invalid_cluster_ids_and_missing_files_and_standalone_mode_with_static_voters(
+def test_storage_tool_rejects_invalid_cluster_ids_missing_files_and_the_option_standalone_with_static_voters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["format", "-t", "short", "-c", properties(tmp_path)]) == 1

@@ -56,14 +56,16 @@ class TestTombstoneHandler:
         assert kept_values(make_plugin(CONFLUENT + "TombstoneHandler"), ["a", None, "b"]) == ["a", "b"]
         assert batches(make_plugin(CONFLUENT + "TombstoneHandler").apply_batch(source_batch([None]))) == []
 
-    def test_tombstone_handler_drops_tombstones_and_logs_their_number_with_behavior_drop_warn(
+    def test_tombstone_handler_with_behavior_drop_warn_drops_tombstones_and_logs_their_number(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING):
             assert kept_values(make_plugin("TombstoneHandler", behavior="drop_warn"), [None, "b", None]) == ["b"]
         assert caplog.messages == ["Dropped 2 tombstone record(s) of topic test"]
 
-    def test_tombstone_handler_fails_with_behavior_fail_and_keeps_tombstones_with_behavior_ignore(self) -> None:
+    def test_tombstone_handler_with_behavior_fail_rejects_tombstones_and_with_behavior_ignore_keeps_tombstones(
+        self,
+    ) -> None:
         assert list(transform_errors(make_plugin("TombstoneHandler", behavior="fail"), source_batch(["a", None]))) == [
             1
         ]
@@ -82,7 +84,7 @@ class TestFilter:
         assert kept_values(self.filter(), books) == [books[0], books[2]]
         assert kept_values(self.filter(filter__type="exclude"), books) == [books[1]]
 
-    def test_filter_selects_structs_by_their_fields(self) -> None:
+    def test_filter_keeps_structs_whose_fields_match_the_condition(self) -> None:
         books = [Struct(BOOK, {"author": name, "title": "t"}) for name in ("Tolstoy", "Proust")]
         assert kept_values(self.filter(), books, BOOK) == [books[0]]
 

@@ -54,7 +54,7 @@ def test_extract_field_returns_the_schema_default_for_a_null_field_and_rejects_u
     ]
 
 
-def test_extract_field_key_replaces_the_record_key_with_its_field() -> None:
+def test_extract_field_key_replaces_the_record_key_with_a_field_of_the_key() -> None:
     batch = make_plugin("ExtractField$Key", field="magic").apply_batch(
         source_batch(["v"], STRING_SCHEMA, keys=[(42, None, None)], key_schema=ROW)
     )

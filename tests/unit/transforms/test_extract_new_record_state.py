@@ -88,12 +88,12 @@ def test_delete_events_and_tombstones_are_kept_dropped_or_rewritten_as_configure
     assert len(extract([None], None, **mode)) == tombstones_kept
 
 
-def test_schema_of_a_deleted_row_is_kept_or_null_as_configured() -> None:
+def test_record_of_a_delete_event_keeps_its_schema_unless_the_configured_mode_converts_it_to_a_tombstone() -> None:
     assert extract([DELETE])[0].value_schema == ROW
     assert extract([DELETE], delete__tombstone__handling__mode="delete-to-tombstone")[0].value_schema is None
 
 
-def test_rewrite_mode_adds_a_field_named_deleted_with_the_text_true_or_false_to_rows() -> None:
+def test_rewrite_mode_adds_a_field_named_deleted_with_the_value_true_or_false_to_each_row() -> None:
     found = extract([UPDATE, DELETE], delete__tombstone__handling__mode="rewrite")
     assert [record.value["__deleted"] for record in found] == ["false", "true"]
     assert found[0].value_schema.field("__deleted").schema == OPTIONAL_STRING_SCHEMA

@@ -42,7 +42,7 @@ def test_value_to_key_rejects_values_that_are_null_or_lack_a_configured_field() 
         make_plugin("ValueToKey", fields="")
 
 
-def test_value_to_key_replaces_null_fields_with_schema_defaults_unless_the_configuration_disables_this() -> None:
+def test_value_to_key_replaces_null_fields_with_schema_defaults_unless_replace_null_with_default_is_false() -> None:
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
     assert make_plugin("ValueToKey", fields="n").apply_batch(source_batch([Struct(schema)], schema)).keys == [(7,)]
     keep = make_plugin("ValueToKey", fields="n", replace__null__with__default="false")

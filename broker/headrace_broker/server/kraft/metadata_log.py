@@ -154,8 +154,8 @@ class MetadataLog:
                 self.snapshots.ids.remove(snapshot)
         if base_offset > 0:
             raise StartError(
-                f"{self._directory} begins at offset {base_offset} and has no valid snapshot of the records before "
-                f"this offset: {_RESTORE_HINT.format(self._directory)}"
+                f"the metadata log in {self._directory} begins at offset {base_offset} and has no valid snapshot of "
+                f"the records before this offset: {_RESTORE_HINT.format(self._directory)}"
             )
         return None, []
 
@@ -380,7 +380,7 @@ class MetadataLog:
                 records = [decode_metadata_record(value) for value in columns.values if value is not None]
                 yield records, header.last_offset, header.partition_leader_epoch
             if offset == before:
-                raise StartError(f"{self._directory} cannot be read at offset {offset}")
+                raise StartError(f"the metadata log in {self._directory} cannot be read at offset {offset}")
 
     def _update_voters(self, buffer: bytes, position: int, header: BatchHeader) -> None:
         columns = read_batch(memoryview(buffer), position, header)

@@ -312,7 +312,8 @@ class Replication:
         """
         if not self.is_registered(replica, broker_epoch):
             raise ApiError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is not registered with broker epoch {broker_epoch}"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {replica} sent broker epoch {broker_epoch}, but is not registered with this epoch",
             )
 
     def is_registered(self, broker_id: int, broker_epoch: int) -> bool:
