@@ -269,7 +269,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return, for each partition, the offset of the first record at or after the timestamp.
+        """Return, for each partition, the offset of the first record at or after the partition's timestamp.
 
         A timestamp can also be `offsets.EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
         """

@@ -1,4 +1,6 @@
-"""The consumer: returns fetched records as columns, for assigned partitions or as a member of a consumer group.
+"""The consumer: fetches records and returns them as columns.
+
+Its partitions are assigned by the caller or, if it is a member of a consumer group, by the group.
 
 It runs on one event loop. The fetcher prefetches records, the consumer group determines the assignment, and poll
 returns one `FetchedBatch` for each run of consecutive records. `poll` parses records in the loop's thread, and

@@ -162,7 +162,7 @@ class ConsumerGroup:
     async def compute_assignments(
         self, generation: Generation, members: Sequence[JoinGroupResponseMember]
     ) -> Mapping[str, bytes]:
-        """Run the assignor that the coordinator has selected for the group."""
+        """Return {member id: encoded assignment}, computed by the assignor that the coordinator has selected."""
         known = [
             SubscribedMember(member.member_id, member.group_instance_id, _subscription_of(member)) for member in members
         ]

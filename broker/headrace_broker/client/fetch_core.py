@@ -402,7 +402,7 @@ class FetchCore:
         return state
 
     def _grow_fetch_size(self, state: _PartitionState, records: memoryview) -> None:
-        """Increase the partition's fetch size, because the first batch is larger than the requested size."""
+        """Increase the partition's fetch size, because the first batch in `records` is larger than this size."""
         needed = read_header(records).size_bytes if len(records) >= 61 else 0
         state.max_bytes = min(max(state.max_bytes * 2, needed), 2**31 - 1)
 

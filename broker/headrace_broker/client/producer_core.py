@@ -227,10 +227,10 @@ class ProducerCore:
         return not state.in_flight or number - state.in_flight[0].number[0] < self._in_flight_limit(state)
 
     def _in_flight_limit(self, state: _Partition) -> int:
-        """Return how many batches may be in flight.
+        """Return how many batches of the partition may be in flight.
 
-        The limit is one until the broker has accepted a batch of the producer. A broker accepts any first sequence from
-        an unknown producer, so it would accept a later batch that arrives before the first batch.
+        With idempotence, the limit is one until the partition's leader has accepted a batch of this producer. A leader
+        accepts any first sequence from an unknown producer, so it would accept a later batch that arrives first.
         """
         return self._in_flight_per_partition if state.known_to_broker or not self._idempotent else 1
 
@@ -313,9 +313,9 @@ class ProducerCore:
         """Requeue the batches that are in flight to a former leader, so that the new leader receives them.
 
         Returns the number of requeued batches. Call this after a metadata refresh. The outcome of the batches is
-        unknown, as after a disconnect. A late response of the former leader does not affect these batches, because they
-        are removed from the request. Without idempotence this method does nothing, because the former leader could
-        append the batches after the new leader has appended them.
+        unknown, as after a disconnect. A late response of the former leader does not affect these batches, because this
+        method removes them from the request in flight. Without idempotence this method does nothing, because the former
+        leader could append the batches after the new leader has appended them.
         """
         requeued = 0
         for key, state in list(self._busy.items()) if self._idempotent else ():

@@ -188,7 +188,7 @@ class ClientQuotaRecord(MetadataRecord, api_key=14, versions="0", flexible="0+")
 
 
 class ProducerIdsRecord(MetadataRecord, api_key=15, versions="0", flexible="0+"):
-    """The block of producer ids before `next_producer_id` is allocated to a broker."""
+    """A broker is allocated the block of producer ids that ends just before `next_producer_id`."""
 
     broker_id: int = int32()
     broker_epoch: int = int64(default=-1)

@@ -378,7 +378,7 @@ class Node:
             await self.broker.wait_until_logs_created(topics)
 
     async def _committed_offset(self) -> int:
-        """Return the high watermark of the metadata log on the quorum's leader."""
+        """Request the high watermark of the metadata log from the leader of the quorum."""
         partitions = [DescribeQuorumRequestPartitionData()]
         topics = [DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=partitions)]
         response = await self.channel.request(DescribeQuorumRequest(topics=topics), _COMMITTED_METADATA_TIMEOUT_MS)

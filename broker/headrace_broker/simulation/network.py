@@ -89,7 +89,7 @@ class SimulatedNetwork:
                 end.reset()
 
     def on_machine_started(self, name: str) -> None:
-        """Reset the remote ends of connections that were open before the machine restarted."""
+        """Reset the remote ends of the connections that machine `name` had before it restarted."""
         for end in list(self._connections):
             is_open = not end.peer.is_closed or end.peer.has_unsent_data
             if end.peer.node.name == name and not is_open and not self.is_blocked(name, end.node.name):

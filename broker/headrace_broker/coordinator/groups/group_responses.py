@@ -31,7 +31,8 @@ def join_response(
     """Build the JoinGroup response for the current generation. Only the leader receives the members.
 
     `leader` replaces the leader's member id in the response. Before JoinGroup v9, a restarted static leader receives
-    its former member id as the leader, so that it does not compute the assignments again.
+    its former member id as the leader, so that it does not compute the assignments again. From v9 on,
+    `skip_assignment` is set instead.
     """
     leader = group.leader_id or "" if leader is None else leader
     return JoinGroupResponse(

@@ -98,7 +98,7 @@ def encode_report(report: CleanerReport) -> bytes:
 
 
 def decode_report(line: bytes) -> CleanerReport:
-    """Return the cleaner's report in a line that `encode_report` returned."""
+    """Decode a cleaner's report from `line`, which `encode_report` returned."""
     fields = json.loads(line)
     kind = _REPORTS[fields.pop("kind")]
     if kind is CleanedSegment:

@@ -89,7 +89,7 @@ class SnapshotFiles:
         self._storage.sync_directory(self._directory)
 
     def discard(self, snapshot: OffsetAndEpoch) -> None:
-        """Delete a snapshot or its `.part` file."""
+        """Delete the snapshot's file and its `.part` file, if they exist."""
         if snapshot in self.ids:
             self.ids.remove(snapshot)
             self._storage.remove(self.path(snapshot))

@@ -60,7 +60,7 @@ class Router(Protocol):
     """Handles the requests of connections.
 
     `handle` may call the connection's `reply`, `reserve_response`, `reserve_response_and_mute` or `close`.
-    `unsent_bytes` is the size of the responses that are queued or that clients have not read, over all connections.
+    `unsent_bytes` is the total size of all connections' responses that are queued or not yet read by clients.
     """
 
     unsent_bytes: int
