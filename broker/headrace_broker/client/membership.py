@@ -34,7 +34,10 @@ class GroupCallbacks(Protocol):
     """The callbacks of a membership's owner. Two callbacks never run concurrently."""
 
     def protocols(self, generation: Generation) -> Sequence[tuple[str, bytes]]:
-        """Return (protocol, metadata) pairs, the preferred one first."""
+        """Return the (protocol, metadata) pairs for JoinGroup, in order of preference.
+
+        `generation` is the member's current generation.
+        """
 
     async def on_join_prepare(self, generation: Generation) -> None:
         """Commit offsets and revoke partitions or tasks, as the protocol requires, before the member (re)joins."""

@@ -73,10 +73,10 @@ class BrokerLiveness:
         return min(times) + self._session_timeout_ms + 1 if times else None
 
     def begin_shutdown(self, broker_id: int, offset: int) -> None:
-        """Begin a controlled shutdown.
+        """Begin a broker's controlled shutdown.
 
-        The record at `offset` moved the broker's leaderships. The broker may shut down when every other broker has read
-        this record.
+        The metadata record at `offset` moved the broker's leaderships to other brokers. The broker may
+        shut down when every other broker has read this record.
         """
         self._contacts[broker_id].shutdown_offset = offset
 

@@ -59,10 +59,10 @@ class LogConfigProvider:
 
 
 def controller_topic_configs(defaults: Mapping[str, str]) -> TopicConfigs:
-    """Return min.insync.replicas and unclean.leader.election.enable of topics, as the controller uses them.
+    """Return functions that look up a topic's min.insync.replicas and unclean.leader.election.enable.
 
-    `defaults` contains the configs of the controller's properties file. min.insync.replicas in this file is ignored and
-    comes from the metadata log only, because partition leaders must use the same value: see `metadata.cluster`.
+    `defaults` contains the configs of the controller's properties file. Its min.insync.replicas is ignored: this config
+    is read only from the metadata log, because partition leaders must use the same value (see `metadata.cluster`).
     """
     configs = LogConfigProvider({name: value for name, value in defaults.items() if name != MIN_INSYNC_REPLICAS})
     return TopicConfigs(

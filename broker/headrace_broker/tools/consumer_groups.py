@@ -258,9 +258,9 @@ async def _lines(admin: Admin, options: argparse.Namespace, group: GroupDescript
 
 
 async def _offset_rows(admin: Admin, group: GroupDescription) -> list[tables.OffsetRow]:
-    """Return one row per partition.
+    """Return one row for each partition that is assigned to a member or has a committed offset.
 
-    The partitions of the member with the most partitions are first. Partitions without a member are last.
+    The rows are grouped by member; the member with the most partitions is first. Partitions without a member are last.
     """
     from headrace_broker.tools.group_changes import end_offsets
 

@@ -35,7 +35,10 @@ class BrokerCommand:
 
 
 def parse_command(command: Sequence[str]) -> BrokerCommand | None:
-    """Parse a process's command line. Return None unless the process is a broker that no other process manages."""
+    """Parse a process's command line.
+
+    Return None if the process is not a broker, or if it is a broker that another process manages.
+    """
     arguments = _broker_arguments(command)
     if arguments is None or any(argument.partition("=")[0] in _OWNED for argument in arguments):
         return None

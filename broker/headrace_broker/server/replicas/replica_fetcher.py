@@ -330,11 +330,11 @@ class ReplicaFetcher:
                     yield _PartitionResponse(partition, epoch, offset, partition_data)
 
     def _send_fetch_ahead(self, responses: list[_PartitionResponse]) -> None:
-        """Send the next request before processing this response, if every log that receives records is far behind.
+        """Send the next fetch before `responses` are processed, if every log that receives records is far behind.
 
-        If one of these logs has caught up, the request is sent after the append instead, with the new log end offset.
-        If it were sent before the append, the leader would learn the new offset only after another long response, with
-        the records of other partitions.
+        If one of these logs has caught up, do nothing: the next fetch is sent after the append, with the new log end
+        offset. With an earlier fetch, the leader would learn the new offset only after another long response, with the
+        records of other partitions.
         """
         throttle, ends = self._broker.replication.follower_throttle, {}
         for partition, _, offset, partition_data in responses:
