@@ -189,7 +189,7 @@ class GroupAdmin:
         return await self._retry(attempt, f"deleting offsets of group {group_id}")
 
     def _partition_error(self, group_id: str, item: TopicPartition, code: ErrorCode) -> BrokerError | None:
-        """Convert an error code of the partition to a BrokerError.
+        """Convert the error code of the partition `item` to a BrokerError, or to None if there is no error.
 
         Raise the error if the request must be sent again, otherwise return the error.
         """

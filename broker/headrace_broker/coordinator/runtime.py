@@ -47,7 +47,7 @@ class PendingResponse:
 
 @dataclass(slots=True)
 class CoordinatorResult:
-    """The result of a shard operation: records to append, and responses to send after they are committed.
+    """The result of a shard operation: records to append, and responses to send after the records are committed.
 
     After the append, the shard calls the callback `on_appended` or `on_append_failed`, which continues the operation.
     The callback's first argument is a new `CoordinatorResult`, to which it adds further responses and records.

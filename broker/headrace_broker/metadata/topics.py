@@ -134,9 +134,9 @@ def _create_topic(
 def _effective_configs(
     values: Mapping[str, str], broker_properties: Mapping[str, str], config_responses: _ConfigResponses
 ) -> list[CreatableTopicConfigs]:
-    """Return the effective configs of a topic.
+    """Return the effective configs of a topic: its own `values`, else `broker_properties`, else the defaults.
 
-    Topics with equal values share one list in `config_responses`, because building the list is expensive.
+    Topics with equal `values` share one list in `config_responses`, because building the list is expensive.
     """
     key = tuple(sorted(values.items()))
     response = config_responses.get(key)

@@ -111,7 +111,7 @@ class Quorum:
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def start(self, peers: Peers) -> None:
-        """Join the quorum."""
+        """Join the quorum, using `peers` for the connections to the voters."""
         self.peers = peers
         self._load_snapshot()
         self._submit(self.raft.start)

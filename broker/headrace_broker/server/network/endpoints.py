@@ -80,7 +80,7 @@ def _parse_listener(key: str, text: str, errors: list[str]) -> Listener | None:
 
 
 def parse_voters(text: str, errors: list[str]) -> dict[int, tuple[str, int]]:
-    """Parse controller.quorum.voters into {node id: (host, port)}."""
+    """Parse controller.quorum.voters into {node id: (host, port)}. Append errors to `errors`."""
     voters: dict[int, tuple[str, int]] = {}
     for part in (item.strip() for item in text.split(",")):
         node, at, address = part.partition("@")
@@ -97,9 +97,10 @@ def parse_voters(text: str, errors: list[str]) -> dict[int, tuple[str, int]]:
 def advertised_from(
     listeners: Sequence[Listener], advertised: Sequence[Listener], errors: list[str]
 ) -> tuple[Listener, ...]:
-    """Return the advertised listener for each entry of `listeners`.
+    """Return the advertised listener for each entry of `listeners`. Append errors to `errors`.
 
-    A port of 0 is replaced later, when the socket is bound.
+    A listener without an entry in `advertised` is advertised with its own host, or with this machine's host name if it
+    is bound to all interfaces. A port of 0 is replaced later, when the socket is bound.
     """
     given = {item.name: item for item in advertised}
     errors += [
