@@ -153,7 +153,7 @@ class ShardRunner:
     def _append(self, records: list[CoordinatorRecord], now_ms: int) -> ErrorCode | None:
         """Append the records in batches of at most `batch_size_bytes_max`.
 
-        Return None, or the error code for the responses if a batch cannot be encoded or appended.
+        If a batch cannot be encoded or appended, return the error code for the responses, else None.
         """
         if not records:
             return None

@@ -186,7 +186,7 @@ def _edited_list(
 def _partition_records(
     image: MetadataImage, changed: Sequence[MetadataRecord], topic_configs: TopicConfigs
 ) -> list[MetadataRecord]:
-    """Return the partition change records that become necessary because election configs were altered."""
+    """Return the partition change records that become necessary if `changed` alters election configs."""
     topics: dict[str, None] = {}
     for record in changed:
         if isinstance(record, ConfigRecord) and record.name in ELECTION_KEYS:

@@ -10,7 +10,7 @@ _INTERVAL_S_MAX = 60.0
 
 
 class LogThrottle:
-    """The rate limit for one condition.
+    """The rate limit for the log lines about one condition.
 
     Call `should_log` whenever the condition is observed, and `reset` when it has ended.
     """

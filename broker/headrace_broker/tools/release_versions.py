@@ -37,7 +37,10 @@ def metadata_level(release: str) -> int:
 
 
 def version_mapping(release: str | None) -> list[str]:
-    """Return the output lines of `kafka-storage version-mapping`. Raises ToolError."""
+    """Return the output lines of `kafka-storage version-mapping` for `release`, by default the latest release.
+
+    Raises ToolError.
+    """
     shown = release or _LATEST
     level = metadata_level(shown)
     features = [f"{name}={newest if level >= first else 0}" for name, (first, newest) in _DEFAULTS.items()]
