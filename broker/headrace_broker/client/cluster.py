@@ -380,7 +380,7 @@ class Cluster:
         """Send the request to the bootstrap servers in random order, until one responds.
 
         Raises NoBrokerError if no server responds. `before` is the error of the earlier attempts to send the request
-        to the known brokers. The text of the raised error includes it if at least one broker was known.
+        to the known brokers. If at least one broker was known, the raised error's text includes the text of `before`.
         """
         failures = [] if not self.view.nodes else [str(before)]
         servers = list(self.config.bootstrap_servers)

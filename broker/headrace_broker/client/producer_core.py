@@ -280,7 +280,7 @@ class ProducerCore:
         return Verdict.ALREADY_EXPIRED if batch.expired else Verdict.DONE
 
     def handle_error(self, batch: ReadyBatch, code: ErrorCode, now_ms: float) -> Verdict:
-        """Resolve a batch that the broker rejected with an error."""
+        """Retry, split or fail a batch that the broker rejected with the error `code`."""
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return self.acknowledge(batch)
         state = self._remove_in_flight(batch)

@@ -126,7 +126,7 @@ class _EpochRebuilder:
     """Rebuilds the leader epochs from the batches.
 
     `known` contains the leader epochs before the recovery. An entry of `known` is kept if its start offset is in a gap
-    before a batch.
+    between two batches.
     """
 
     def __init__(self, known: Sequence[tuple[int, int]], epochs: LeaderEpochCache, end_offset: int) -> None:

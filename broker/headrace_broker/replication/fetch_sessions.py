@@ -113,10 +113,10 @@ class FetchSession:
             cached.log_start_offset = -2 if failed else data.log_start_offset
 
     def mark_read(self, key: Key, *, is_exhausted: bool) -> None:
-        """Mark the partition as clean after a read.
+        """Update the dirty partitions after the partition was read.
 
-        If `is_exhausted` is False, the log has more records. In this case, the partition stays dirty, but moves behind
-        the other dirty partitions.
+        If `is_exhausted` is True, the partition becomes clean. Otherwise the log has more records, so the partition
+        stays dirty, but moves behind the other dirty partitions.
         """
         self.dirty_partitions.pop(key, None)
         if not is_exhausted:

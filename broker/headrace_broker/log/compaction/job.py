@@ -85,7 +85,7 @@ def encode_job(job: CleaningJob) -> bytes:
 
 
 def decode_job(line: bytes) -> CleaningJob:
-    """Return the cleaning job in a line that `encode_job` returned."""
+    """Decode a cleaning job from `line`, which `encode_job` returned."""
     fields = json.loads(line)
     fields["segments"] = tuple(tuple(pair) for pair in fields["segments"])
     fields["last_records"] = tuple(LastRecord(**record) for record in fields["last_records"])
