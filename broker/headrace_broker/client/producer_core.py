@@ -15,8 +15,8 @@ Guarantees:
     The broker cannot detect this: brokers remember only a few batches of a producer. (After a restart, Apache Kafka
     remembers only one batch.) The Java producer bumps the epoch and sends the batch again, so it may write the batch
     twice. A producer with `is_at_least_once` does the same.
-- A batch that is too large is split, unless an attempt may have written it. In this case, the log could contain both
-  the batch and its halves. A producer with `is_at_least_once` splits every batch that is too large.
+- A batch that is too large is split. If an attempt may have written the batch, it fails instead, because the log could
+  otherwise contain both the batch and its halves. A producer with `is_at_least_once` always splits the batch.
 - As in Java, epochs are bumped for each partition separately, because brokers track epochs for each partition.
 - A failed batch does not affect other partitions.
 

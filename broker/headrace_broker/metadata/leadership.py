@@ -48,7 +48,7 @@ def is_live(image: MetadataImage, broker_id: int) -> bool:
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """Return the broker's log directory if the broker has exactly one.
+    """Return the id of the broker's log directory if the broker has exactly one.
 
     Otherwise return UNASSIGNED, so that the broker chooses a directory.
     """

@@ -18,7 +18,9 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 def place_partitions(
     image: MetadataImage, start: int, count: int, replication_factor: int, topic: str
 ) -> list[tuple[int, ...]]:
-    """Return the replica lists at `count` positions of the round-robin order, from position `start` on.
+    """Return the replica lists of `count` new partitions of `topic`.
+
+    `start` is the position in the round-robin order at which the first partition is placed.
 
     Raises ApiError INVALID_REPLICATION_FACTOR, with the name of the topic, if too few brokers are registered or all
     brokers are fenced.

@@ -52,7 +52,7 @@ CommittedBatch = tuple[int, int, int]
 
 @dataclass(slots=True)
 class CommittedBatches:
-    """The committed batches of one partition, collected from the logs of its replicas, below their high watermarks.
+    """The committed batches of one partition, collected from each replica's log up to the replica's high watermark.
 
     `batches` maps a base offset to a batch, and `leaders` maps a leader epoch to the leader's node id.
     """

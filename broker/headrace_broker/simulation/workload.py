@@ -79,7 +79,7 @@ class Workload:
         return ClientConfig.from_properties({**properties, **{k.replace("_", "."): v for k, v in more.items()}}, kind)
 
     def start_client(self, name: str, work: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-        """Start a client on a new simulated node."""
+        """Start a client, which runs `work(name)`, on a new simulated node."""
         node = SimulatedNode(name)
         self._tasks[name] = self.cluster.loop.run_in_node(node, lambda: self.cluster.loop.create_task(work(name)))
 

@@ -1,4 +1,4 @@
-"""The memory pool for requests that are being received, over all connections (`queued.max.request.bytes`).
+"""The memory pool, shared by all connections, for requests that are being received (`queued.max.request.bytes`).
 
 The pool counts only receive buffers of more than `UNCOUNTED_BYTES`. When the pool is exhausted, the broker stops
 reading from a connection that needs a larger buffer, until memory is free, and TCP applies backpressure to the client.
