@@ -114,7 +114,7 @@ _Builder = Callable[[Any, int, ErrorCode, str], Response]
 
 
 def _top_level(response: type[Any]) -> _Builder:
-    """Return a function that builds the response of an API with a top-level error."""
+    """Return a function that builds an instance of the class `response` with a top-level error."""
     return lambda request, version, code, message: response(error_code=code, error_message=message)
 
 

@@ -1,11 +1,12 @@
 """Fetches records from one leader, for all partitions of this leader that this broker follows.
 
-There is one request at a time. While the follower is far behind, it sends the next request before it appends the
-records of the last response. The leader then reads and sends the next records while the follower appends.
+Normally, one fetch request is in flight at a time. While the follower is far behind, it sends the next request before
+it appends the records of the last response. The leader then reads and sends the next records while the follower
+appends.
 
-A newly added partition does not wait for the current long poll: a second request ends the long poll. A partition that
-fails is retried after a growing backoff. After the error FENCED_LEADER_EPOCH, a partition is not fetched again until
-the image has a new leader epoch for it.
+A newly added partition does not wait for the current long poll: a second request makes the leader complete the long
+poll. A partition that fails is retried after a growing backoff. After the error FENCED_LEADER_EPOCH, a partition is not
+fetched again until the image has a new leader epoch for it.
 
 If the leader does not respond, the fetcher reopens the connection long before replica.socket.timeout.ms has passed.
 After a network partition has ended, TCP may resume the old connection only after a further delay, which can be as long
