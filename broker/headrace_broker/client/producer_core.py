@@ -404,7 +404,7 @@ class ProducerCore:
         return Verdict.RETRY
 
     def _reject(self, state: _Partition, batch: ReadyBatch, verdict: Verdict) -> Verdict:
-        """Resolve a permanently rejected batch. Reuse its sequence numbers if no later batch has been sent.
+        """Handle the permanent rejection of a batch: reuse its sequence numbers if no later batch has been sent.
 
         Returns `verdict`, or ALREADY_EXPIRED if the batch has expired.
         """

@@ -125,7 +125,7 @@ def apply_changed_election_configs(
 
 
 def imbalanced_partitions(image: MetadataImage, percentage: int = 0) -> list[tuple[TopicImage, int]]:
-    """Return the partitions that a preferred leader election should move to their preferred replica.
+    """Return the partitions for which to hold a preferred leader election.
 
     A partition is included only if its preferred replica is live and in sync, and if more than `percentage` percent of
     the partitions that prefer this replica's broker have another leader (leader.imbalance.per.broker.percentage).
