@@ -265,9 +265,9 @@ class Cluster:
                 await asyncio.sleep(backoff / 1000)
 
     def retry_backoff_ms(self, attempts: int) -> float:
-        """Return the backoff before a retry after `attempts` earlier retries.
+        """Return the backoff before the next attempt.
 
-        The backoff depends on retry.backoff.ms and retry.backoff.max.ms.
+        The backoff grows with `attempts`, from retry.backoff.ms to retry.backoff.max.ms.
         """
         config = self.config
         return backoff_ms(attempts, config.retry_backoff_ms, config.retry_backoff_max_ms, random.random())

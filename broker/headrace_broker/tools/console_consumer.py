@@ -248,7 +248,7 @@ class _Output:
         consumer.wake_up()
 
     def write_records(self, consumer: Consumer, timeout_ms: int | None) -> None:
-        """Write the records that `consumer` polls to standard output.
+        """Poll records from `consumer` and write them to standard output.
 
         Stop when `max_messages` records are written, when no record arrives for `timeout_ms`, or when the pipe is
         closed.

@@ -99,8 +99,9 @@ def advertised_from(
 ) -> tuple[Listener, ...]:
     """Return the advertised listener for each entry of `listeners`. Append errors to `errors`.
 
-    A listener without an entry in `advertised` is advertised with its own host, or with this machine's host name if it
-    is bound to all interfaces. A port of 0 is replaced later, when the socket is bound.
+    A listener without an entry in `advertised` is advertised with its own host. If it is bound to all interfaces, it is
+    advertised with this machine's host name, or `localhost` if that name cannot be resolved. A port of 0 is replaced
+    later, when the socket is bound.
     """
     given = {item.name: item for item in advertised}
     errors += [
