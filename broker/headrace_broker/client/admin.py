@@ -271,7 +271,8 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     ) -> dict[TopicPartition, ListedOffset]:
         """Return, for each partition, the offset of the first record at or after the partition's timestamp.
 
-        A timestamp can also be `offsets.EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
+        A timestamp can also be `offsets.EARLIEST`, `LATEST` or `MAX_TIMESTAMP`. With `read_committed`, no returned
+        offset is above the last stable offset.
         """
         return await offsets.list_offsets(
             self.cluster, timestamps, read_committed=read_committed, timeout_ms=self._timeout_ms

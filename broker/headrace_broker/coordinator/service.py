@@ -159,7 +159,7 @@ class GroupCoordinator:
             self.unload(partition)
 
     def on_high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
-        """Send the responses whose records in a `__consumer_offsets` partition are now committed."""
+        """Send the responses whose records in a `__consumer_offsets` partition are now below `high_watermark`."""
         runner = self._runners.get(partition)
         if runner is not None:
             runner.on_high_watermark_advanced(high_watermark)

@@ -146,7 +146,7 @@ def _alter_resource(image: MetadataImage, resource: _Resource, changes: Changes)
 
 
 def _is_deletion_of_unset_broker_config(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
-    """Return whether the alteration deletes a config that is not set on the broker.
+    """Return whether the alteration deletes a broker config that is not in `before`, the configs set so far.
 
     Such a deletion is not an error: kafka-reassign-partitions deletes a broker's throttle configs without checking
     whether they are set.

@@ -80,7 +80,7 @@ class Source:
         return name
 
     def where(self, trace: TracebackType | None) -> str:
-        """Return the dotted path of the field at which the compiled function raised."""
+        """Return the dotted path of the field at which the compiled function raised an error with traceback `trace`."""
         if trace is None or not 0 < trace.tb_lineno <= len(self._paths):
             return ""
         return self._paths[trace.tb_lineno - 1]

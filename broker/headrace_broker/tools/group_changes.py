@@ -55,7 +55,10 @@ async def delete_groups(admin: Admin, groups: Sequence[str]) -> int:
 
 
 async def delete_offsets(admin: Admin, group: str, arguments: Sequence[str]) -> int:
-    """Delete a group's offsets for topics or partitions, print the results and return the exit code."""
+    """Delete a group's offsets for the topics or partitions in `arguments`, and print the results.
+
+    Return the exit code.
+    """
     partitions, topics = resets.parse_topics(arguments)
     results: dict[TopicPartition, str | None] = {}
     for name, topic in (await admin.describe_topics(topics)).items() if topics else ():

@@ -91,7 +91,7 @@ def assignment_text(partitions: Sequence[TopicPartition]) -> str:
 
 
 def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --members`.
+    """Return the lines for `--describe --members`; `verbose` adds the columns for epochs and assignments.
 
     The first line is empty; the other lines end with a space as in Kafka.
     """
@@ -119,7 +119,10 @@ def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> li
 
 
 def state_table(group: str, coordinator: str, strategy: str, state: str, members: int, *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --state`; the first line is empty."""
+    """Return the lines for `--describe --state`; the first line is empty.
+
+    `strategy` is the assignment strategy, and `members` is the number of members. `verbose` adds the epoch columns.
+    """
     widths = [_widest([group], 15), _widest([coordinator], 25), 20, 20, *([15, 25] if verbose else []), 0]
     epochs = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"] if verbose else []
     header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epochs, "#MEMBERS"]

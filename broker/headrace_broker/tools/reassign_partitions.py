@@ -174,7 +174,7 @@ async def _existing(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition,
 async def _log_dirs(
     admin: Admin, current: Mapping[TopicPartition, Sequence[int]], *, for_plan: bool = True
 ) -> dict[Replica, str]:
-    """Return the log directories of the replicas on live brokers.
+    """Return the log directory of each replica in `current` on a live broker.
 
     With `for_plan`, omit brokers with several log directories, because a plan cannot choose between them.
     """

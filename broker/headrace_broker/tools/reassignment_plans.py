@@ -113,7 +113,10 @@ def parse_brokers(text: str) -> list[int]:
 def check_brokers(
     brokers: Sequence[int], live: Collection[int], current: Mapping[TopicPartition, Sequence[int]]
 ) -> None:
-    """Raise ToolError if a broker of `--broker-list` is not live, or if the list has too few brokers for a topic."""
+    """Raise ToolError if a broker of `--broker-list` is not live, or if the list has too few brokers for a topic.
+
+    `brokers` is the list, and `current` contains the current replicas of each partition.
+    """
     missing = [broker for broker in brokers if broker not in live]
     if missing:
         raise ToolError(
@@ -131,7 +134,7 @@ def check_brokers(
 def propose(
     current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None], start: int
 ) -> dict[TopicPartition, Sequence[int]]:
-    """Return new replicas for every partition, placed round-robin on the brokers of `racks`.
+    """Return new replicas for every partition in `current`, placed round-robin on the brokers in `racks`.
 
     `start` is the position in the rotation at which the first partition of each topic is placed. There must be at least
     as many brokers as replicas per partition.
@@ -219,7 +222,7 @@ def log_dir_states(plan: ReassignmentPlan, found: Mapping[Replica, str]) -> list
 
 
 def list_lines(moving: Mapping[TopicPartition, Reassignment]) -> list[str]:
-    """Return the lines of --list."""
+    """Return the lines of --list for the reassignments in progress."""
     if not moving:
         return ["No partition reassignments found."]
     lines = ["Current partition reassignments:"]

@@ -59,7 +59,10 @@ def parse_feature(text: str) -> tuple[str, int]:
 
 
 def feature_dependencies(name: str, level: int) -> list[str]:
-    """Return the output lines of `kafka-storage feature-dependencies` for one feature. Raises ToolError."""
+    """Return the output lines of `kafka-storage feature-dependencies` for the feature `name` at level `level`.
+
+    Raises ToolError.
+    """
     if name == METADATA:
         if not 0 <= level - _FIRST_LEVEL < len(_NAMES):
             raise ToolError(f"Unknown {METADATA} {level}")

@@ -30,7 +30,10 @@ def topic_filter(expression: str) -> TopicFilter:
 
 
 def select_topics(names: Iterable[str], expression: str | None, *, exclude_internal: bool) -> list[str]:
-    """Return the sorted topic names that match the expression (None = all names)."""
+    """Return the sorted topic names that match the expression (None = all names).
+
+    `exclude_internal` omits the internal topics.
+    """
     matches = topic_filter(expression) if expression is not None else lambda name: True
     return sorted(name for name in names if matches(name) and not (exclude_internal and name in INTERNAL_TOPICS))
 

@@ -50,7 +50,7 @@ class DirtyRange:
         return self.dirty_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Return whether the log should be cleaned now."""
+        """Return whether to clean now: the range is overdue, or the dirty ratio exceeds min.cleanable.dirty.ratio."""
         return self.dirty_bytes > 0 and (self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio)
 
 

@@ -252,7 +252,7 @@ class ReplicaFetcher:
     def _send_fetch(
         self, connection: BrokerConnection, ends: dict[Partition, tuple[int, int]] | None = None
     ) -> asyncio.Future[FetchResponse]:
-        """Send the next request.
+        """Send the next Fetch request.
 
         Some partitions may have received records that are not appended yet. For each of them, `ends` contains the
         offset after these records and the epoch of the last record.

@@ -252,7 +252,7 @@ class Replication:
                 )
 
     def is_follower_throttled(self, partition: Partition, replica: int, more_bytes: int = 0) -> bool:
-        """Whether the throttle withholds records from the follower now.
+        """Whether the throttle now withholds the partition's records from the follower `replica`.
 
         `more_bytes` is the number of bytes of throttled partitions that are already in the response.
         """
@@ -283,7 +283,7 @@ class Replication:
         return log.log_start_offset if replicas is None else replicas.low_watermark(log.log_start_offset, self._is_live)
 
     async def wait_until_deleted(self, starts: Mapping[Partition, int], timeout_ms: int) -> None:
-        """Wait until all live replicas have deleted the records before these offsets, or until the timeout.
+        """Wait until all live replicas have deleted the records before the offsets in `starts`, or until the timeout.
 
         Does not wait for replicas of partitions that this broker no longer leads.
         """
