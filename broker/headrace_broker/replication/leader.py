@@ -286,8 +286,8 @@ class LeaderReplicas:
         """Handle an error response of the controller; return whether to send the proposal again.
 
         Only some errors guarantee that the controller has not applied the proposal. After any other error, the proposal
-        may have been applied. Until the metadata log shows the outcome, a record is committed only if the proposed
-        replicas also have it.
+        may have been applied. Until the metadata log shows the outcome, a record is committed only when all replicas of
+        the current ISR and of the proposed ISR have it.
         """
         if error in _NOT_APPLIED:
             self.pending_proposal = None

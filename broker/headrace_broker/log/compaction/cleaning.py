@@ -86,9 +86,9 @@ class _Cleaning:
         )
 
     def _aborted_transactions(self) -> list[AbortedTxn]:
-        """Return the aborted transactions of the whole log.
+        """Return the aborted transactions of the whole log, not only of the range to clean.
 
-        A transaction in the range to clean may have its abort marker after this range.
+        A transaction that begins in this range may have its abort marker after the range.
         """
         names = [name for name in self._storage.listdir(self._job.directory) if name.endswith(TRANSACTION_INDEX_SUFFIX)]
         entries: list[AbortedTxn] = []
