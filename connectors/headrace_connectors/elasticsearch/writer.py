@@ -108,7 +108,7 @@ class BulkWriter:
 
     @property
     def buffered(self) -> int:
-        """The number of operations that are not stored."""
+        """The number of operations that are not stored yet."""
         return len(self._pending) + self._in_flight
 
     def submit(self, operations: Sequence[Operation]) -> None:
@@ -121,7 +121,7 @@ class BulkWriter:
             self._changed.notify_all()
 
     def wait_until_at_most(self, buffered: int, timeout_s: float) -> bool:
-        """Wait until at most `buffered` operations are not stored. Return False after the timeout.
+        """Wait until only `buffered` operations or fewer remain to be stored. Return False after the timeout.
 
         Raises the error that stopped the threads, if any.
         """
@@ -305,7 +305,7 @@ class BulkWriter:
         return [operations[at] for at in again], problem
 
     def _warn_about_newer_document(self, operation: Operation, reason: str) -> None:
-        """Log the first version conflict of each partition, because it may be an effect of recreating the topic."""
+        """Log the first version conflict of each partition. A possible cause is that the topic was recreated."""
         if self._mark_logged(Verdict.NEWER, operation):
             logger.warning(
                 "Record %s is not stored, because the index contains a newer version of its document: %s. This is "

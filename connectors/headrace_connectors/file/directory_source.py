@@ -371,7 +371,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self.context.report_skipped(record, DataError(text))
 
     def _retry(self, reading: _Reading, reason: str) -> None:
-        """Close the file and wait. The next poll opens the file again and continues at the next record."""
+        """Log `reason`, close the file and wait. The next poll reopens the file and continues at the next record."""
         self._failures += 1
         if self._failures == 1 or self._failures % 60 == 0:
             path = self._path(reading)

@@ -380,7 +380,7 @@ class ParquetReader(RecordReader):
         return self._position
 
     def read(self, count: int) -> Values:
-        """Return rows of the Parquet file."""
+        """Return the next rows of the Parquet file, at most `count`."""
         try:
             rows = self._rows.read(count)
         except DataError as error:

@@ -195,7 +195,7 @@ class Database(ABC):
         return None
 
     def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
-        """Return the statement that creates a table. Raises DataError if a field has no SQL type."""
+        """Return the statement that creates a table. Raises DataError if a column has no SQL type."""
         definitions = [self.column_definition(column) for column in columns]
         keys = [self.quote(column.name) for column in columns if column.is_key]
         if keys:

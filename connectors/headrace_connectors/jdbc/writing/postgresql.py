@@ -233,7 +233,8 @@ class PostgresqlDatabase(Database):
     ) -> str | None:
         """Copy rows to a temporary table, and return its name. Return None if the user lacks a privilege for this.
 
-        The user needs the privileges to create temporary tables and to read all columns of the target.
+        The user needs the privileges to create temporary tables and to read all columns of the target. If
+        `has_sequence` is true, `values` contains an additional last column with the order of the rows.
         """
         table = target.table.quoted
         if table in self._without_temporary_table:

@@ -121,7 +121,10 @@ class SqliteDatabase(Database):
         )
 
     def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
-        """Return a column's values, converted to the driver's types. Raises DataError if a value would be changed."""
+        """Return a column's values, converted to the driver's types.
+
+        Raises DataError if SQLite cannot store a value unchanged.
+        """
         schema = column.schema
         if column.is_timestamp:
             return super().convert(table, column, values)
@@ -178,7 +181,7 @@ def _is_real(declared: str) -> bool:
 
 
 def _number(field: str, value: Decimal, is_real: bool) -> int | float:
-    """Return the number that SQLite stores for a decimal. Raises DataError if it is not equal to the decimal.
+    """Return the number that SQLite stores for a decimal. Raises DataError if this number differs from the decimal.
 
     If `is_real` is true, the column stores integers as REAL.
     """
