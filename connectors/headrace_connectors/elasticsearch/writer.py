@@ -158,7 +158,10 @@ class BulkWriter:
             self._changed.wait_for(lambda: self._error or not self._in_flight, timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Discard all queued operations and stop the threads. The threads first finish their requests in flight."""
+        """Discard all queued operations and stop the threads. The threads first finish their requests in flight.
+
+        Returns when all threads have stopped, or after `timeout_s`.
+        """
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()

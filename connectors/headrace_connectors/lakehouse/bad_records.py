@@ -128,7 +128,11 @@ def describe_bad_payload(text: str, layout: RecordLayout, *, decimals_numeric: b
 
 
 def _find_mismatch(type_: ColumnType, value: Any, path: str, layout: RecordLayout, numeric: bool) -> str | None:
-    """Return a description of the first value at or below `path` that does not match its type, or None."""
+    """Return a description of the first value at or below `path` that does not match its type, or None.
+
+    `value` is the parsed JSON at `path`, and should match `type_`. `layout` determines the JSON encoding of dates and
+    decimals. With `numeric`, decimals are always JSON numbers.
+    """
     if value is None:
         return None
     if not _fits(type_, value, layout, numeric):

@@ -207,7 +207,7 @@ class Database(ABC):
         return [f"ALTER TABLE {table.quoted} ADD COLUMN {self.column_definition(column)}" for column in columns]
 
     def column_definition(self, column: Column) -> str:
-        """Return a column's definition in CREATE TABLE. Raises DataError if the field has no SQL type."""
+        """Return a column's definition in CREATE TABLE. Raises DataError if the column has no SQL type."""
         schema = column.schema
         definition = f"{self.quote(column.name)} {self.column_type(column)}"
         if schema.default is not None and not column.is_timestamp:
@@ -289,7 +289,7 @@ class Database(ABC):
         {"insert": self.insert, "upsert": self.upsert, "update": self.update}[mode](connection, target, values)
 
     def insert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Insert rows."""
+        """Insert rows into the target table. `values` has one element per column."""
         self._execute(connection, self.insert_sql(target), list(zip(*values, strict=True)))
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:

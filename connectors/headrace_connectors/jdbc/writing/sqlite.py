@@ -95,12 +95,13 @@ class SqliteDatabase(Database):
     def is_record_error(self, error: Exception) -> bool:
         """Whether the data of a row caused the error.
 
-        The data violates a constraint, is too large, or contains a Python type that SQLite does not support.
+        For example, the data may violate a constraint, be too large, or contain a Python type that SQLite does not
+        support.
         """
         return not isinstance(error, sqlite3.OperationalError) and type(error) is not sqlite3.DatabaseError
 
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the file is read-only."""
+        """Whether the statement failed because the database file is read-only."""
         return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_READONLY
 
     def logical_type(self, name: str, schema: Schema) -> str:
