@@ -144,7 +144,7 @@ class BulkWriter:
             raise self._error
 
     def revoke(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
-        """Discard the queued operations of `partitions`, and wait for all operations in flight."""
+        """Discard the queued operations of `partitions`. Wait up to `timeout_s` for all operations in flight."""
         with self._changed:
             kept: deque[Operation] = deque()
             for operation in self._pending:

@@ -409,7 +409,10 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
         return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the directory exists, that files can be moved if necessary, and that PyArrow is installed."""
+        """Check that the directory exists, that files can be moved if necessary, and that PyArrow is installed.
+
+        Adds errors to `values`.
+        """
         directory = props.get("directory", "")
         if directory and not values["directory"].errors:
             needs_write = props.get("finished.action", "keep") != "keep"

@@ -116,7 +116,10 @@ class BadRecordHandler:
 
 
 def describe_bad_payload(text: str, layout: RecordLayout, *, decimals_numeric: bool) -> str:
-    """Return the reason why Spark could not parse a payload, with the first field that does not match its type."""
+    """Return the reason why Spark could not parse the payload `text`.
+
+    The reason names the first field that does not match its type, if there is such a field.
+    """
     if text.startswith(OUT_OF_RANGE):
         return text[len(OUT_OF_RANGE) :]
     try:

@@ -100,15 +100,15 @@ class Database(ABC):
 
     @abstractmethod
     def is_transient(self, error: Exception) -> bool:
-        """Whether the same write may succeed later, on a new connection."""
+        """Whether the write that failed with `error` may succeed later, on a new connection."""
 
     @abstractmethod
     def is_denied(self, error: Exception) -> bool:
-        """Whether the server rejected the user or the password."""
+        """Whether `error` means that the server rejected the user or the password."""
 
     @abstractmethod
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether the statement failed because a table or a column does not exist."""
+        """Whether `error` means that a table or a column does not exist."""
 
     @abstractmethod
     def is_record_error(self, error: Exception) -> bool:
@@ -116,7 +116,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the statement failed because the user lacks a privilege, or may only read the database."""
+        """Whether `error` means that the user lacks a privilege, or may only read the database."""
 
     @abstractmethod
     def logical_type(self, name: str, schema: Schema) -> str:

@@ -111,11 +111,11 @@ class PostgresqlDatabase(Database):
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and state[:2] not in _NOT_TRANSIENT
 
     def is_denied(self, error: Exception) -> bool:
-        """Whether the server rejected the user or the password."""
+        """Whether `error` means that the server rejected the user or the password."""
         return is_denied(error)
 
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether the statement failed because a table or a column does not exist."""
+        """Whether `error` means that a table or a column does not exist."""
         return isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn))
 
     def is_record_error(self, error: Exception) -> bool:
@@ -130,7 +130,7 @@ class PostgresqlDatabase(Database):
         return violates_policy or state[:2] in _OF_RECORDS or isinstance(error, psycopg.DataError)
 
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the statement failed because the user lacks a privilege."""
+        """Whether `error` means that the user lacks a privilege."""
         return isinstance(error, psycopg.errors.InsufficientPrivilege)
 
     def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
@@ -216,7 +216,7 @@ class PostgresqlDatabase(Database):
         super().update(connection, target, values)
 
     def _update_from(self, connection: Connection, target: Target, stage: str) -> None:
-        """Update rows from the temporary table `stage`, and empty this temporary table."""
+        """Update the target's rows from the temporary table `stage`, and empty this temporary table."""
         last = (
             f"SELECT DISTINCT ON ({', '.join(target.keys)}) {', '.join(target.names)} FROM {stage} "
             f"ORDER BY {', '.join(target.keys)}, {SEQUENCE} DESC"

@@ -72,7 +72,7 @@ class SqliteDatabase(Database):
         return f"sqlite:{self.url.database}"
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether another process has locked the database, or a file operation has failed."""
+        """Whether `error` means that another process has locked the database, or that a file operation has failed."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return isinstance(error, sqlite3.OperationalError) and code & _PRIMARY_CODE in TRANSIENT_CODES
 
@@ -89,7 +89,7 @@ class SqliteDatabase(Database):
         return False
 
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether the statement failed because a table or column does not exist. SQLite has no error code for this."""
+        """Whether `error` means that a table or column does not exist. SQLite has no error code for this."""
         return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
     def is_record_error(self, error: Exception) -> bool:
@@ -101,7 +101,7 @@ class SqliteDatabase(Database):
         return not isinstance(error, sqlite3.OperationalError) and type(error) is not sqlite3.DatabaseError
 
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the statement failed because the database file is read-only."""
+        """Whether `error` means that the database file is read-only."""
         return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_READONLY
 
     def logical_type(self, name: str, schema: Schema) -> str:
@@ -172,12 +172,12 @@ class SqliteDatabase(Database):
 
 
 def _stores_text(declared: str) -> bool:
-    """Whether a column of this type stores text unchanged. This is so if its affinity is TEXT or BLOB."""
+    """Whether a column with the type `declared` stores text unchanged, because its affinity is TEXT or BLOB."""
     return "INT" not in declared and (not declared or any(name in declared for name in _TEXT_TYPES))
 
 
 def _is_real(declared: str) -> bool:
-    """Whether a column of this type converts integers to REAL."""
+    """Whether a column with the type `declared` converts integers to REAL."""
     return "INT" not in declared and any(name in declared for name in _REAL_TYPES)
 
 
