@@ -38,7 +38,7 @@ class TimestampExpression:
     zone: dt.tzinfo | None = None
 
     def bind_offset(self, offset: TimestampIncrementingOffset) -> Any:
-        """Convert a source offset to a query parameter. The statement compares this timestamp expression with it.
+        """Convert a source offset to a query parameter. The statement compares this expression with the parameter.
 
         After a restart, the wall-clock time of the last row is unknown. If the offset's timestamp then corresponds to
         two wall-clock times, the parameter is the earlier wall-clock time, so the task reads some rows again.

@@ -140,7 +140,7 @@ class PostgresqlDatabase(Database):
         return super().create_table(connection, table, columns)
 
     def column_definition(self, column: Column) -> str:
-        """Return a column's definition in CREATE TABLE. Raises DataError if the column has too long a name."""
+        """Return a column's definition in CREATE TABLE. Raises DataError if the column's name is too long."""
         _check_length(column.name)
         return super().column_definition(column)
 
