@@ -1,4 +1,4 @@
-"""Tests the error of the connectors' demo if no stage receives a row for a long time."""
+"""Tests of the error that the connectors' demo reports if no stage receives a row for a long time."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _struct(fields: Any) -> Schema:
 
 
 def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
-    """Return the Connect schema of a column."""
+    """Return the Connect schema of a column with the Arrow type `type_`. Error messages contain the column's `name`."""
     if type_ in _TYPES:
         return Schema(_TYPES[type_], optional=optional)
     if pa.types.is_decimal(type_):

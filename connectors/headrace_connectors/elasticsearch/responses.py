@@ -118,5 +118,9 @@ def indexes_to_retry(outcomes: Sequence[Outcome], ids: Sequence[str | None], is_
 
 
 def backoff_ms(retry_backoff_ms: int, attempt: int, random: Callable[[float, float], float]) -> float:
-    """Return a random pause in ms before a retry. `attempt` is 1 for the first retry."""
+    """Return a random pause in ms before a retry.
+
+    The maximum pause is `retry_backoff_ms` * 2^`attempt`, but not more than MAX_BACKOFF_MS. For the first retry,
+    `attempt` is 1.
+    """
     return random(0, min(retry_backoff_ms << min(attempt, 40), MAX_BACKOFF_MS))

@@ -277,7 +277,10 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
         return [__name__, f"{__package__}.writer"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that a server responds and accepts the credentials, and that the configured resources exist."""
+        """Check that a server responds and accepts the credentials, and that the configured resources exist.
+
+        Adds errors to `values`.
+        """
         try:
             config = ElasticsearchSinkConfig.parse(props)
         except ConfigErrors:

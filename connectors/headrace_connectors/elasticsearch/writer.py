@@ -108,7 +108,7 @@ class BulkWriter:
 
     @property
     def buffered(self) -> int:
-        """The number of operations that are not stored."""
+        """The number of operations that are not stored yet."""
         return len(self._pending) + self._in_flight
 
     def submit(self, operations: Sequence[Operation]) -> None:
@@ -121,7 +121,7 @@ class BulkWriter:
             self._changed.notify_all()
 
     def wait_until_at_most(self, buffered: int, timeout_s: float) -> bool:
-        """Wait until at most `buffered` operations are not stored. Return False after the timeout.
+        """Wait until only `buffered` operations or fewer remain to be stored. Return False after the timeout.
 
         Raises the error that stopped the threads, if any.
         """
@@ -144,7 +144,7 @@ class BulkWriter:
             raise self._error
 
     def revoke(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
-        """Discard the queued operations of `partitions`, and wait for all operations in flight."""
+        """Discard the queued operations of `partitions`. Wait up to `timeout_s` for all operations in flight."""
         with self._changed:
             kept: deque[Operation] = deque()
             for operation in self._pending:
@@ -158,7 +158,10 @@ class BulkWriter:
             self._changed.wait_for(lambda: self._error or not self._in_flight, timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Discard all queued operations and stop the threads. The threads first finish their requests in flight."""
+        """Discard all queued operations and stop the threads. The threads first finish their requests in flight.
+
+        Returns when all threads have stopped, or after `timeout_s`.
+        """
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
@@ -305,7 +308,7 @@ class BulkWriter:
         return [operations[at] for at in again], problem
 
     def _warn_about_newer_document(self, operation: Operation, reason: str) -> None:
-        """Log the first version conflict of each partition, because it may be an effect of recreating the topic."""
+        """Log the first version conflict of each partition. A possible cause is that the topic was recreated."""
         if self._mark_logged(Verdict.NEWER, operation):
             logger.warning(
                 "Record %s is not stored, because the index contains a newer version of its document: %s. This is "

@@ -371,7 +371,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self.context.report_skipped(record, DataError(text))
 
     def _retry(self, reading: _Reading, reason: str) -> None:
-        """Close the file and wait. The next poll opens the file again and continues at the next record."""
+        """Log `reason`, close the file and wait. The next poll reopens the file and continues at the next record."""
         self._failures += 1
         if self._failures == 1 or self._failures % 60 == 0:
             path = self._path(reading)
@@ -409,7 +409,10 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
         return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the directory exists, that files can be moved if necessary, and that PyArrow is installed."""
+        """Check that the directory exists, that files can be moved if necessary, and that PyArrow is installed.
+
+        Adds errors to `values`.
+        """
         directory = props.get("directory", "")
         if directory and not values["directory"].errors:
             needs_write = props.get("finished.action", "keep") != "keep"

@@ -112,7 +112,7 @@ class LinesReader(_TextReader):
         self._encoding = encoding
 
     def read(self, count: int) -> Values:
-        """Return lines as strings."""
+        """Return the next lines as strings, at most `count`."""
         lines = self._take(count)
         if not lines:
             return []
@@ -145,7 +145,7 @@ class JsonReader(_TextReader):
         self._decoder = msgspec.json.Decoder()
 
     def read(self, count: int) -> Values:
-        """Return the values of JSON documents."""
+        """Return the values of the next JSON documents, at most `count`."""
         while lines := self._take(count):
             values = self._decode_all(lines)
             if len(values) != len(lines):  # an invalid or empty line, or a document in several lines
@@ -260,7 +260,7 @@ class CsvReader(_TextReader):
         ]
 
     def read(self, count: int) -> Values:
-        """Return CSV records as rows of structs."""
+        """Return the next CSV records as rows of structs, at most `count`."""
         rows: list[tuple[Any, ...]] = []
         while len(rows) < count:
             before = self._lines.line
@@ -380,7 +380,7 @@ class ParquetReader(RecordReader):
         return self._position
 
     def read(self, count: int) -> Values:
-        """Return rows of the Parquet file."""
+        """Return the next rows of the Parquet file, at most `count`."""
         try:
             rows = self._rows.read(count)
         except DataError as error:

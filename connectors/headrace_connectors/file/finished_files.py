@@ -38,7 +38,9 @@ class FinishedFiles:
     def finish(self, name: str, state: FileState, error_count: int) -> bool:
         """Move or delete a file and its marker file, if configured. Return whether the file is no longer in place.
 
-        A file that no longer has the state `state` was changed after it was read, and stays in place.
+        `error_count` is the number of invalid records in the file. A file with invalid records is moved to
+        error.directory if this key is set. A file that no longer has the state `state` was changed after it was read,
+        and stays in place.
 
         A marker file (`done.marker.suffix`) shows that a file is complete. It is moved or deleted before the file.
         Otherwise, a crash could leave the marker file behind, and a later file with the same name would be read too

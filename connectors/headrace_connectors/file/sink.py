@@ -54,7 +54,11 @@ class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
             raise ConnectError(f"Cannot write to {target}: {error.strerror}") from error
 
     def _undo_partial_write(self, written: int) -> None:
-        """Remove the bytes that a failed `put` has appended to the file. The records of this `put` are redelivered."""
+        """Remove the last `written` bytes of the file, which a failed `put` has appended.
+
+        The records of this `put` are redelivered. If another task has appended lines in the meantime, the bytes stay in
+        the file.
+        """
         if not written or self._descriptor == _STDOUT:
             return
         status, end = os.fstat(self._descriptor), os.lseek(self._descriptor, 0, os.SEEK_CUR)

@@ -19,7 +19,10 @@ def check_java_patterns(patterns: list[str]) -> None:
 
 
 def errors_of_source(values: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield errors in keys of the JDBC source and in combinations of keys. `values` has no invalid values."""
+    """Yield an error for each value or combination of values that the JDBC source does not allow.
+
+    `values` contains the parsed values by key, without the keys whose values could not be parsed.
+    """
     sql = values.get("query") or values.get("query.masked")
     if values.get("query") and values.get("query.masked"):
         yield ConfigError("query.masked", None, "cannot be set together with query: set only one of them")

@@ -86,7 +86,11 @@ def from_task_config(text: str) -> tuple[dict[str, InitialLoad], list[KeyRange]]
 def distribute(
     tables: Sequence[Sequence[str]], ranges: Sequence[KeyRange], max_tasks: int
 ) -> list[tuple[list[str], list[KeyRange]]]:
-    """Return the tables and ranges of each task. A range is assigned to the task with the fewest tables and ranges."""
+    """Return the tables and ranges of each task.
+
+    `tables` contains one group of table names per task. Each range is assigned to the task that has the fewest tables
+    and ranges so far. Tasks without tables are added, up to `max_tasks`, if there are enough ranges.
+    """
     count = min(max_tasks, sum(map(len, tables)) + len(ranges))
     tasks: list[tuple[list[str], list[KeyRange]]] = [
         (list(tables[number]) if number < len(tables) else [], []) for number in range(count)

@@ -60,7 +60,7 @@ def mysql_engine(url: JdbcUrl, config: ConnectionConfig, statements: Sequence[st
 
 
 def is_denied(error: Exception) -> bool:
-    """Whether the server rejected the user or the password."""
+    """Whether `error` means that the server rejected the user or the password."""
     return bool(error.args) and error.args[0] == ER.ACCESS_DENIED_ERROR
 
 

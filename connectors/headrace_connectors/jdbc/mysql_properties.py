@@ -118,7 +118,10 @@ def _ssl_arguments(security: Mapping[str, str], is_mariadb: bool) -> dict[str, A
 
 
 def _mode_of_switches(security: Mapping[str, str], is_mariadb: bool) -> str | None:
-    """Return the sslMode that the drivers derive from older properties such as useSSL, or None if they are not set."""
+    """Return the sslMode that the drivers derive from older properties such as useSSL.
+
+    Returns None if `security` contains none of these properties.
+    """
 
     def is_on(name: str) -> bool:
         return _is_true(security.get(name, "false"))

@@ -198,7 +198,10 @@ def _raise_for_mismatch(
     checks: Sequence[tuple[int, JdbcColumn, frozenset[type]]],
     rows: list[Row],
 ) -> None:
-    """Raise ConnectError for the first value whose type is not one of the types expected for its column."""
+    """Raise ConnectError for the first value whose type is not one of the types expected for its column.
+
+    `checks` contains (index in the row, column, expected types) for each column that needs the check.
+    """
     for index, column, expected in checks:
         if expected.issuperset({type(row[index]) for row in rows}):
             continue

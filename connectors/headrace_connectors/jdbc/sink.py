@@ -161,7 +161,10 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
             logger.warning("Connector %s: %s", self.context.connector_name, warning)
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the driver is installed, and that the server responds and accepts the credentials."""
+        """Check that the driver is installed, and that the server responds and accepts the credentials.
+
+        Adds errors to `values`.
+        """
         try:
             config = JdbcSinkConfig.parse(props)
         except ConfigErrors:

@@ -38,10 +38,10 @@ class TimestampExpression:
     zone: dt.tzinfo | None = None
 
     def bind_offset(self, offset: TimestampIncrementingOffset) -> Any:
-        """Convert a source offset to the query parameter that the statement compares with the expression.
+        """Convert a source offset to a query parameter. The statement compares this expression with the parameter.
 
-        After a restart, the wall-clock time of the last row is unknown. If two wall-clock times correspond to the
-        offset's timestamp, the parameter is then the earlier one, so the task reads some rows again.
+        After a restart, the wall-clock time of the last row is unknown. If the offset's timestamp then corresponds to
+        two wall-clock times, the parameter is the earlier wall-clock time, so the task reads some rows again.
         """
         assert offset.timestamp is not None
         if self.zone is None:

@@ -34,7 +34,10 @@ def names_of_types(tables: Iterable[Table], types: Iterable[str]) -> list[str]:
 
 
 def select_tables(config: JdbcSourceConfig, existing: Sequence[str], database: str = "") -> list[str]:
-    """Return the existing tables that the configuration selects."""
+    """Return the existing tables that the configuration selects.
+
+    A name in table.whitelist or table.blacklist may begin with the database's name, `database`.
+    """
 
     def is_listed(table: str, names: Iterable[str]) -> bool:
         return any(matches(name, table, database) for name in names)

@@ -69,8 +69,8 @@ class JdbcColumn:
     column is read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits` is the number
     of fractional-second digits that a timestamp column stores, or 0 if it is unknown. `is_set_by_database` is true if
     the database is known to set the column to its current time. `is_declared_not_null` is true if the column is
-    nullable although it is declared as NOT NULL, because the database does not enforce the declaration in all rows.
-    `declared` is the SQL type for error messages.
+    declared as NOT NULL, but the database does not enforce this in all rows. Such a column is `nullable`. `declared` is
+    the SQL type for error messages.
     """
 
     name: str

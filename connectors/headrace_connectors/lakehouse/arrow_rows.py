@@ -100,7 +100,7 @@ class TopicRows:
         return self._filter_offsets(ends, pc.greater_equal)
 
     def _filter_offsets(self, offsets: Mapping[TopicPartition, int], excludes: Callable[[Any, int], Any]) -> TopicRows:
-        """Remove the rows for which `excludes(row offset, partition's offset)` is true."""
+        """Remove the rows for which `excludes(row's offset, offset of the row's partition in offsets)` is true."""
         rows = self
         for (topic, partition), offset in offsets.items():
             if topic == self.topic:

@@ -116,7 +116,10 @@ class BadRecordHandler:
 
 
 def describe_bad_payload(text: str, layout: RecordLayout, *, decimals_numeric: bool) -> str:
-    """Return the reason why Spark could not parse a payload, with the first field that does not match its type."""
+    """Return the reason why Spark could not parse the payload `text`.
+
+    The reason names the first field that does not match its type, if there is such a field.
+    """
     if text.startswith(OUT_OF_RANGE):
         return text[len(OUT_OF_RANGE) :]
     try:
@@ -128,7 +131,11 @@ def describe_bad_payload(text: str, layout: RecordLayout, *, decimals_numeric: b
 
 
 def _find_mismatch(type_: ColumnType, value: Any, path: str, layout: RecordLayout, numeric: bool) -> str | None:
-    """Return a description of the first value at or below `path` that does not match its type, or None."""
+    """Return a description of the first value at or below `path` that does not match its type, or None.
+
+    `value` is the parsed JSON at `path`, and should match `type_`. `layout` determines the JSON encoding of dates and
+    decimals. With `numeric`, decimals are always JSON numbers.
+    """
     if value is None:
         return None
     if not _fits(type_, value, layout, numeric):

@@ -106,7 +106,8 @@ def _typed_variant(struct: SparkColumn, layout: RecordLayout, numeric: bool) -> 
 def _out_of_range(struct: SparkColumn, columns: Sequence[TableColumn], numeric: bool) -> list[SparkColumn]:
     """Return a Spark expression for each column that may contain values that are out of range.
 
-    The expression's value is an error message, or null if the parsed value fits the column's type.
+    The expression's value is an error message, or null if the parsed value fits the column's type. If `numeric` is
+    true, decimals were parsed as numbers and are not checked.
     """
     texts = []
     for column in columns:
@@ -165,7 +166,10 @@ def _typed_map(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColu
 
 
 def _from_text(text: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
-    """Parse a key or value of a map. `from_json` returns it as a string if the map's keys are not strings."""
+    """Parse a key or value of a map whose keys are not strings. `from_json` returned this key or value as `text`.
+
+    Decimals in `text` are numbers if `numeric` is true, otherwise base64.
+    """
     wire: Any = wire_type(type_, encoded=True, decimals_numeric=numeric)
     if wire == "string":
         return text

@@ -218,7 +218,7 @@ def _check_paths(properties: Mapping[str, str]) -> Iterator[ConfigError]:
 
 
 def _text(properties: Mapping[str, str], name: str) -> str:
-    """Return a key's value as text, or its default."""
+    """Return the value of the key `name` as text, or the key's default."""
     text: str = properties.get(name, config_def(LakehouseSinkConfig).keys[name].default)
     return text.strip()
 

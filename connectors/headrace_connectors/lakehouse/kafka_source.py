@@ -71,7 +71,10 @@ class KafkaStreamReader(DataSourceStreamReader):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end offset of the next micro-batch, or `start` itself if there are no new records."""
+        """Return the end offset of the next micro-batch, or `start` itself if there are no new records.
+
+        Ignores Spark's `limit`. The planner applies the connector's configured limits.
+        """
         before = KafkaSourceOffset.from_json(start)
         try:
             after = self._get_planner().next(before)

@@ -134,7 +134,7 @@ class RecordLayouts:
     def layout_of(self, topic: str, table: str) -> RecordLayout | None:
         """Return a topic's record layout, or None if it is not known yet.
 
-        Raises ConnectError if the configuration does not declare the columns, although it must.
+        Raises ConnectError if the configuration must declare the columns but does not.
         """
         if self._value == "string":
             return STRING_LAYOUT
@@ -182,6 +182,7 @@ class RecordLayouts:
     def learn_schema(self, topic: str, table: str, schema: str, payload: str | None) -> bool:
         """Add the schema of a record to the topic's record layout.
 
+        If this is the topic's first schema, the record's `payload` determines how decimals are parsed.
         Returns False if the schema is rejected, because it is malformed or does not have the table's
         columns.
         """

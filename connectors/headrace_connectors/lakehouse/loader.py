@@ -155,7 +155,7 @@ class BatchLoader:
                 check_types(table.writer.directory, types, leaf_types(layout.columns))
 
     def _check_foreign_tables(self, topics: Iterable[str]) -> None:
-        """Raise TableSchemaError if no record matches the columns of a table that another tool created.
+        """Raise TableSchemaError if another tool created a topic's table and none of the topic's records match it.
 
         In this case the configuration is wrong, so the records must not be skipped as bad records.
         """

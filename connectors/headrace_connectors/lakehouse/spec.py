@@ -54,7 +54,7 @@ class SourceSpec:
     def consumer(self, **extra: str) -> Consumer:
         """Return a new consumer that joins no consumer group and commits no offsets.
 
-        The caller assigns partitions to it.
+        The caller assigns partitions to it. `extra` contains additional properties of librdkafka.
         """
         fixed = {
             "enable.auto.commit": False,

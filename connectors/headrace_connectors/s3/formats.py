@@ -62,7 +62,7 @@ class _Lines(FileFormat):
         self._separator = separator
 
     def append(self, schema: Schema | None, encoded: Sequence[bytes]) -> None:
-        """Append values."""
+        """Append encoded values, each followed by the separator."""
         self._stream.write(self._separator.join([*encoded, b""]))
 
     def finish(self) -> None:

@@ -109,7 +109,7 @@ class ParquetFormat(FileFormat):
         self._schema: pa.Schema | None = None
 
     def append(self, schema: Schema | None, encoded: Sequence[Any]) -> None:
-        """Append rows, and write a row group whenever it is complete."""
+        """Append the encoded rows, and write a row group whenever there are enough rows for one."""
         assert isinstance(encoded, ArrowRows)
         batch = encoded.batch
         self._schema = batch.schema

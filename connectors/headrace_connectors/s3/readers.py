@@ -62,12 +62,12 @@ class ItemReader(ABC):
         return min(count, len(self._prepared))
 
     def take(self, count: int) -> Items:
-        """Return the first `count` items that are prepared."""
+        """Return the next `count` items, which must be prepared."""
         taken, self._prepared = self._prepared[:count], self._prepared[count:]
         return Items(self.schema, taken)
 
     def ends_after(self, count: int) -> bool:
-        """Whether the object has no items after the first `count` items that are prepared."""
+        """Whether the object ends after the next `count` items, which must be prepared."""
         return len(self._prepared) == count and self._error is None and self._is_exhausted()
 
     def raise_error(self) -> None:

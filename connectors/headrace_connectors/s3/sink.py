@@ -469,7 +469,7 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
         return [__name__, f"{__package__}.uploads", f"{__package__}.api_description"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the bucket exists and is accessible."""
+        """Check that the bucket exists and is accessible. Otherwise, add an error to `values`."""
         try:
             config = S3SinkConfig.parse(props)
         except ConfigErrors:

@@ -330,7 +330,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
         return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the bucket exists and is accessible."""
+        """Check that the bucket exists and is accessible. Otherwise, add an error to `values`."""
         try:
             config = S3SourceConfig.parse(props)
         except ConfigErrors:

@@ -1,4 +1,4 @@
-"""Tests of the JDBC source whose tables change after it has read the columns and before it starts a statement."""
+"""Tests of changes to tables after the JDBC source has read their columns and before it reads their rows."""
 
 from __future__ import annotations
 

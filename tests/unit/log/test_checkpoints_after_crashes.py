@@ -351,9 +351,9 @@ def test_leader_epochs_that_recovery_has_rebuilt_are_synced_before_the_recovery_
 
 @pytest.mark.parametrize("seed", range(40))
 def test_log_that_recovery_truncated_stays_truncated_if_the_power_fails_after_a_clean_shutdown(seed: int) -> None:
-    """If a power failure undid the truncation, the next start would load the incomplete batch unchecked.
+    """Recovery truncates an incomplete batch, which is the only batch of the log. There is no leader epoch checkpoint.
 
-    The log contains only this batch, and has no leader epoch checkpoint.
+    The second power failure must not undo the truncation, because the start after it does not check the log.
     """
     disk = SimulatedDisk(Random(seed))
     append(start(disk).get_or_create("t", 0, CONFIG, NOW), b"torn", 1)

@@ -1,4 +1,4 @@
-"""Tests of the compaction of single batches, and of the two passes of the cleaner over the segments of a log."""
+"""Tests the compaction of single batches, and the two passes of the cleaner over the segments of a log."""
 
 from __future__ import annotations
 

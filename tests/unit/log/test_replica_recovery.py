@@ -45,7 +45,7 @@ class FewDescriptorsStorage(MemoryStorage):
 def test_log_goes_offline_if_its_truncation_fails_after_some_segments_were_deleted() -> None:
     """The failed truncation has deleted segments but did not lower the log end offset.
 
-    An append would leave a gap.
+    If the log stayed online, an append would leave a gap of offsets.
     """
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
@@ -89,7 +89,7 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_leader_epochs_that_start_after_the_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """In the checkpoint, epoch 7 starts at offset 40, but the log ends at offset 1.
+    """In the checkpoint, epoch 2 starts at offset 1 and epoch 7 starts at offset 40, but the log ends at offset 1.
 
     If epoch 7 were kept, a leader would return 40 as the end offset of epoch 2.
     """
@@ -245,7 +245,8 @@ def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: b
 def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
     """Test rule R3 in docs/broker.md.
 
-    A log that kept an old epoch would be truncated to that epoch's end offset, which is below committed records.
+    If the log kept an old epoch, it would be truncated to the end offset of that epoch. Committed records follow that
+    offset.
     """
     storage = MemoryStorage()
     storage.makedirs("/d/t-0")

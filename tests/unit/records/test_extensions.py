@@ -1,4 +1,7 @@
-"""Tests that the C extensions of aiokafka and crc32c load without their packages, which can be imported later."""
+"""Tests that the C extensions of aiokafka and crc32c load without importing these packages.
+
+The packages can still be imported later.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_list_offsets_returns_error_offset_not_available_until_the_new_leaders_h
 ) -> None:
     """Test rule R3 in docs/broker.md.
 
-    A new leader may have a lower high watermark than the previous leader until a follower fetches.
+    Until a follower fetches, a new leader's high watermark may be lower than the previous leader's high watermark was.
     """
     assert list_offset(high_watermark)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(high_watermark, version=4)[0] == ErrorCode.LEADER_NOT_AVAILABLE

@@ -100,15 +100,15 @@ class Database(ABC):
 
     @abstractmethod
     def is_transient(self, error: Exception) -> bool:
-        """Whether the same write may succeed later, on a new connection."""
+        """Whether the write that failed with `error` may succeed later, on a new connection."""
 
     @abstractmethod
     def is_denied(self, error: Exception) -> bool:
-        """Whether the server rejected the user or the password."""
+        """Whether `error` means that the server rejected the user or the password."""
 
     @abstractmethod
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether the statement failed because a table or a column does not exist."""
+        """Whether `error` means that a table or a column does not exist."""
 
     @abstractmethod
     def is_record_error(self, error: Exception) -> bool:
@@ -116,7 +116,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the statement failed because the user lacks a privilege, or may only read the database."""
+        """Whether `error` means that the user lacks a privilege, or may only read the database."""
 
     @abstractmethod
     def logical_type(self, name: str, schema: Schema) -> str:
@@ -195,7 +195,7 @@ class Database(ABC):
         return None
 
     def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
-        """Return the statement that creates a table. Raises DataError if a field has no SQL type."""
+        """Return the statement that creates a table. Raises DataError if a column has no SQL type."""
         definitions = [self.column_definition(column) for column in columns]
         keys = [self.quote(column.name) for column in columns if column.is_key]
         if keys:
@@ -207,7 +207,7 @@ class Database(ABC):
         return [f"ALTER TABLE {table.quoted} ADD COLUMN {self.column_definition(column)}" for column in columns]
 
     def column_definition(self, column: Column) -> str:
-        """Return a column's definition in CREATE TABLE. Raises DataError if the field has no SQL type."""
+        """Return a column's definition in CREATE TABLE. Raises DataError if the column has no SQL type."""
         schema = column.schema
         definition = f"{self.quote(column.name)} {self.column_type(column)}"
         if schema.default is not None and not column.is_timestamp:
@@ -289,7 +289,7 @@ class Database(ABC):
         {"insert": self.insert, "upsert": self.upsert, "update": self.update}[mode](connection, target, values)
 
     def insert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Insert rows."""
+        """Insert rows into the target table. `values` has one element per column."""
         self._execute(connection, self.insert_sql(target), list(zip(*values, strict=True)))
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:

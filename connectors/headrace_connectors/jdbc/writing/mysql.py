@@ -79,11 +79,11 @@ class MysqlDatabase(Database):
         return is_transient(error)
 
     def is_denied(self, error: Exception) -> bool:
-        """Whether the server rejected the user or the password."""
+        """Whether `error` means that the server rejected the user or the password."""
         return is_denied(error)
 
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether the statement failed because a table or a column does not exist."""
+        """Whether `error` means that a table or a column does not exist."""
         return bool(error.args) and error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)
 
     def is_record_error(self, error: Exception) -> bool:
@@ -97,7 +97,7 @@ class MysqlDatabase(Database):
         )
 
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the statement failed because the user lacks a privilege."""
+        """Whether `error` means that the user lacks a privilege."""
         return bool(error.args) and error.args[0] in _FORBIDDEN
 
     def logical_type(self, name: str, schema: Schema) -> str:

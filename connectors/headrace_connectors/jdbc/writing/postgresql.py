@@ -111,11 +111,11 @@ class PostgresqlDatabase(Database):
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and state[:2] not in _NOT_TRANSIENT
 
     def is_denied(self, error: Exception) -> bool:
-        """Whether the server rejected the user or the password."""
+        """Whether `error` means that the server rejected the user or the password."""
         return is_denied(error)
 
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether the statement failed because a table or a column does not exist."""
+        """Whether `error` means that a table or a column does not exist."""
         return isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn))
 
     def is_record_error(self, error: Exception) -> bool:
@@ -130,7 +130,7 @@ class PostgresqlDatabase(Database):
         return violates_policy or state[:2] in _OF_RECORDS or isinstance(error, psycopg.DataError)
 
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the statement failed because the user lacks a privilege."""
+        """Whether `error` means that the user lacks a privilege."""
         return isinstance(error, psycopg.errors.InsufficientPrivilege)
 
     def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
@@ -140,7 +140,7 @@ class PostgresqlDatabase(Database):
         return super().create_table(connection, table, columns)
 
     def column_definition(self, column: Column) -> str:
-        """Return a column's definition in CREATE TABLE. Raises DataError if the server would shorten its name."""
+        """Return a column's definition in CREATE TABLE. Raises DataError if the column's name is too long."""
         _check_length(column.name)
         return super().column_definition(column)
 
@@ -216,7 +216,7 @@ class PostgresqlDatabase(Database):
         super().update(connection, target, values)
 
     def _update_from(self, connection: Connection, target: Target, stage: str) -> None:
-        """Update rows from the temporary table `stage`, and empty this temporary table."""
+        """Update the target's rows from the temporary table `stage`, and empty this temporary table."""
         last = (
             f"SELECT DISTINCT ON ({', '.join(target.keys)}) {', '.join(target.names)} FROM {stage} "
             f"ORDER BY {', '.join(target.keys)}, {SEQUENCE} DESC"
@@ -233,7 +233,8 @@ class PostgresqlDatabase(Database):
     ) -> str | None:
         """Copy rows to a temporary table, and return its name. Return None if the user lacks a privilege for this.
 
-        The user needs the privileges to create temporary tables and to read all columns of the target.
+        The user needs the privileges to create temporary tables and to read all columns of the target. If
+        `has_sequence` is true, `values` contains an additional last column with the order of the rows.
         """
         table = target.table.quoted
         if table in self._without_temporary_table:

@@ -137,10 +137,10 @@ class CopyAttempts:
         self._to_skip = max(0, self._to_skip - 1)
 
     def succeeded(self) -> None:
-        """Record that an upsert has copied its rows. After the next failure, only one upsert does not try to copy."""
+        """Record that an upsert has copied its rows. After the next failed copy, only one upsert skips the attempt."""
         self._next_pause = 1
 
     def failed(self) -> None:
-        """Record a failed copy. The next upserts do not try to copy. Each consecutive failure doubles their number."""
+        """Record a failed copy. The next upserts skip the attempt. Each consecutive failure doubles their number."""
         self._to_skip = self._next_pause
         self._next_pause = min(2 * self._next_pause, _ATTEMPTS_SKIPPED_MAX)

@@ -40,7 +40,7 @@ class Run:
         return Run(self.table, self.columns, values, self.indexes[start:end], self.is_delete)
 
     def without(self, indexes: Container[int]) -> Run:
-        """Return the rows whose records do not have these indexes."""
+        """Return a run without the rows of the records in `indexes`."""
         kept = [row for row, index in enumerate(self.indexes) if index not in indexes]
         values: list[Sequence[Any]] = [[column[row] for row in kept] for column in self.values]
         return Run(self.table, self.columns, values, [self.indexes[row] for row in kept], self.is_delete)

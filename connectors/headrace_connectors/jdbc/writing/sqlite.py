@@ -72,7 +72,7 @@ class SqliteDatabase(Database):
         return f"sqlite:{self.url.database}"
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether another process has locked the database, or a file operation has failed."""
+        """Whether `error` means that another process has locked the database, or that a file operation has failed."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return isinstance(error, sqlite3.OperationalError) and code & _PRIMARY_CODE in TRANSIENT_CODES
 
@@ -89,18 +89,19 @@ class SqliteDatabase(Database):
         return False
 
     def is_missing_object(self, error: Exception) -> bool:
-        """Whether the statement failed because a table or column does not exist. SQLite has no error code for this."""
+        """Whether `error` means that a table or column does not exist. SQLite has no error code for this."""
         return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
     def is_record_error(self, error: Exception) -> bool:
         """Whether the data of a row caused the error.
 
-        The data violates a constraint, is too large, or contains a Python type that SQLite does not support.
+        For example, the data may violate a constraint, be too large, or contain a Python type that SQLite does not
+        support.
         """
         return not isinstance(error, sqlite3.OperationalError) and type(error) is not sqlite3.DatabaseError
 
     def is_forbidden(self, error: Exception) -> bool:
-        """Whether the file is read-only."""
+        """Whether `error` means that the database file is read-only."""
         return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_READONLY
 
     def logical_type(self, name: str, schema: Schema) -> str:
@@ -121,7 +122,10 @@ class SqliteDatabase(Database):
         )
 
     def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
-        """Return a column's values, converted to the driver's types. Raises DataError if a value would be changed."""
+        """Return a column's values, converted to the driver's types.
+
+        Raises DataError if SQLite cannot store a value unchanged.
+        """
         schema = column.schema
         if column.is_timestamp:
             return super().convert(table, column, values)
@@ -168,17 +172,17 @@ class SqliteDatabase(Database):
 
 
 def _stores_text(declared: str) -> bool:
-    """Whether a column of this type stores text unchanged. This is so if its affinity is TEXT or BLOB."""
+    """Whether a column with the type `declared` stores text unchanged, because its affinity is TEXT or BLOB."""
     return "INT" not in declared and (not declared or any(name in declared for name in _TEXT_TYPES))
 
 
 def _is_real(declared: str) -> bool:
-    """Whether a column of this type converts integers to REAL."""
+    """Whether a column with the type `declared` converts integers to REAL."""
     return "INT" not in declared and any(name in declared for name in _REAL_TYPES)
 
 
 def _number(field: str, value: Decimal, is_real: bool) -> int | float:
-    """Return the number that SQLite stores for a decimal. Raises DataError if it is not equal to the decimal.
+    """Return the number that SQLite stores for a decimal. Raises DataError if this number differs from the decimal.
 
     If `is_real` is true, the column stores integers as REAL.
     """

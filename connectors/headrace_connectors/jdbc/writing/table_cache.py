@@ -94,7 +94,11 @@ class TableCache:
         return found
 
     def _ddl_error(self, problem: str, cause: Exception | None) -> Exception:
-        """Return a ConnectError, which fails the task, if the user lacks a privilege. Otherwise, return a DataError."""
+        """Return the error for failed DDL statements, with a message that begins with `problem`.
+
+        If `cause` means that the user lacks a privilege, the error is a ConnectError, which fails the task. Otherwise,
+        it is a DataError.
+        """
         if cause is None:
             return DataError(f"{problem}: the database reported no error")
         kind = ConnectError if self._database.is_forbidden(cause) else DataError

@@ -14,7 +14,10 @@ _NANOSECONDS = re.compile(r"(\.\d{6})\d+")
 
 
 def timestamp_reader(field: str, precision_mode: str) -> Callable[[int | str], dt.datetime]:
-    """Return a function that converts a field's value to an instant in UTC, or raises DataError."""
+    """Return a function that converts a field's value to an instant in UTC, or raises DataError.
+
+    Integers are nanoseconds since the epoch if `precision_mode` is `nanoseconds`, otherwise microseconds.
+    """
     per_microsecond = 1000 if precision_mode.lower() == "nanoseconds" else 1
 
     def read(value: int | str) -> dt.datetime:

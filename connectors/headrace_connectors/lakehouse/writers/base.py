@@ -92,9 +92,9 @@ class TableWriter(ABC):
 
 
 def unusable_directory_error(problem: str) -> TableUnusableError:
-    """Return the error for a table's directory that contains files that do not belong to the table.
+    """Return the error for a table's directory with files that do not belong to the table.
 
-    The message is `problem`, which names the directory, and advice.
+    The message consists of `problem`, which must name the directory, and advice for the user.
     """
     return TableUnusableError(
         f"{problem}; set another table name (lakehouse.table.name.format) or lakehouse.path, or move these files away"
@@ -117,7 +117,10 @@ def check_types(directory: Path, table: Mapping[str, str], rows: Mapping[str, st
 
 
 def leaf_type_texts(fields: Iterable[pa.Field], path: str = "") -> dict[str, str]:
-    """Return {path: type} of Arrow columns, in the same format as `column_types.leaf_types`."""
+    """Return {path: type} of Arrow columns, in the same format as `column_types.leaf_types`.
+
+    Every path in the result begins with `path`.
+    """
     leaves = {}
     for field in fields:
         name = path + quoted(field.name)

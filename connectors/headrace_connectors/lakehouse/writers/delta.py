@@ -111,8 +111,9 @@ class DeltaWriter(TableWriter):
     def _refresh_after_conflict(self, columns: pa.Schema, offsets: KafkaSourceOffset, error: DeltaError) -> None:
         """Read the table again after a conflicting commit, and check that the rows can still be appended.
 
-        Raises TableConflictError if the conflicting commit changed the connector's offsets, and
-        TableSchemaError if it changed the columns.
+        `columns` are the columns of the rows, and `offsets` are the Kafka offsets that would be committed with them.
+        Raises TableConflictError if the conflicting commit changed the connector's offsets in the table, and
+        TableSchemaError if it changed the table's columns so that they no longer match `columns`.
         """
         before = self._last_offsets.next_offsets
         now = self.committed(offsets.next_offsets).next_offsets
