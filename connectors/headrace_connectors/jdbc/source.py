@@ -291,12 +291,12 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
     def alter_offsets(self, config: JdbcSourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Validate the source partitions and offsets that a user wants to store.
 
-        Raises ConnectError if a source partition or offset is invalid. Any source partition can be reset, so that users
-        can delete invalid source partitions.
+        Raises ConnectError if a source partition or offset is invalid, or if an offset has no effect in the connector's
+        mode. Any source partition can be reset, so that users can delete invalid source partitions.
         """
         for partition, offset in offsets.items():
             if offset is not None:
-                validate_source_offset(dict(partition), offset)
+                validate_source_offset(config, dict(partition), offset)
         return True
 
     def stop(self) -> None:
