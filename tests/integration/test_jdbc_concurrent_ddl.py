@@ -20,6 +20,7 @@ from headrace.data.batch import SourceBatch
 from headrace.data.schema import Field
 from headrace_connectors.jdbc import reader
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from support import mariadb, postgres
 from support.jdbc import Context, Offsets
@@ -261,3 +262,24 @@ def test_source_reads_the_columns_of_the_new_table_if_another_table_is_renamed_t
         )
     assert batch.value_schema is not None
     assert (list(batch.values), types_of(batch.value_schema.fields)) == ([(2, "new")], "int32 string")
+
+
+def test_change_that_is_reversed_while_the_source_reads_the_columns_does_not_affect_the_schema(
+    postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgresql.create("CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t VALUES (1, 'hello')")
+    table_columns = PostgresqlDialect.table_columns
+
+    def read_changed_columns(*args: Any) -> Any:
+        monkeypatch.undo()
+        postgresql.monitor.execute("ALTER TABLE t ALTER a TYPE int USING 5")
+        columns = table_columns(*args)
+        postgresql.monitor.execute("ALTER TABLE t ALTER a TYPE text USING 'hello'")
+        return columns
+
+    with running_task({**postgresql.url, **TABLE}) as task:
+        monkeypatch.setattr(PostgresqlDialect, "table_columns", read_changed_columns)
+        batch = task.poll()
+    assert batch is not None
+    assert batch.value_schema is not None
+    assert (list(batch.values), types_of(batch.value_schema.fields)) == ([(1, "hello")], "int32 string?")

@@ -67,6 +67,14 @@ class ColumnsChangedError(Exception):
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The columns of a table or custom query, and their shape, which `Dialect.shape` explains."""
+
+    columns: list[JdbcColumn]
+    shape: object
+
+
 class Dialect(ABC):
     """Reads from the database of one JDBC URL."""
 
@@ -118,8 +126,17 @@ class Dialect(ABC):
         cannot detect this.
         """
 
+    @abstractmethod
+    def describe(self, connection: Connection, table: str) -> Description:
+        """Return the columns of `table`, or of the custom query if `table` is empty, with their shape.
+
+        As long as `shape` returns an equal value, the columns are correct. This is also true if another session changes
+        the columns and reverses the change while this method runs. Raises the same exceptions as `table_columns` and
+        `query_columns`.
+        """
+
     has_stable_query_columns = False
-    """Whether `query_columns` returns equal columns as long as `shape` returns equal values for the custom query."""
+    """Whether `describe` returns equal columns as long as `shape` returns equal values for the custom query."""
 
     @abstractmethod
     def rows(
@@ -135,22 +152,22 @@ class Dialect(ABC):
     ) -> ResultSet:
         """Run `statement` like `rows`, and check that the columns have not changed since they were read.
 
-        `shape` is the value that the method `shape` returned before the columns were read. If it is None, the columns
-        are not checked. They cannot change while the statement is running, but the statement may first have waited for
-        a transaction that changed them. Raises ColumnsChangedError if they have changed, or the driver's exception.
+        `shape` is the shape that `describe` returned with the columns. If it is None, the columns are not checked. They
+        cannot change while the statement is running, but the statement may first have waited for a transaction that
+        changed them. Raises ColumnsChangedError if they have changed, or the driver's exception.
         """
         result = self.rows(connection, statement, columns, table)
         try:
-            if shape is not None and self._locked_shape(connection, table, result) != shape:
+            if shape is not None and not self._has_shape(connection, table, result, shape):
                 raise ColumnsChangedError
         except Exception:
             result.cursor.close()
             raise
         return result
 
-    def _locked_shape(self, connection: Connection, table: str, result: ResultSet) -> object:
-        """Return the value of `shape` for `table` while the statement that returned `result` is running."""
-        return self.shape(connection, table)
+    def _has_shape(self, connection: Connection, table: str, result: ResultSet, shape: object) -> bool:
+        """Whether `table` has this shape. The statement that returned `result` is still running."""
+        return self.shape(connection, table) == shape
 
     has_horizon = False
     """Whether `running_transactions` is supported."""
@@ -255,7 +272,12 @@ class Dialect(ABC):
         Raises ConnectError if the table does not exist, or if it has a column without a Connect type
         and unsupported.columns=fail. Raises the driver's exception if the database cannot be read.
         """
-        described, keys = self._reflect(table)
+        return self._columns_of_description(table, *self._reflect(table))
+
+    def _columns_of_description(
+        self, table: str, described: Sequence[Mapping[str, Any]], keys: Sequence[str]
+    ) -> list[JdbcColumn]:
+        """Return the columns of `table`. The arguments are the result of `_reflect`."""
         columns = [self._column(item, keys) or self._unsupported(item, keys) for item in described]
         unsupported = [column for column in columns if column.is_unsupported]
         if unsupported and self.config.unsupported_columns != "text":
@@ -268,12 +290,16 @@ class Dialect(ABC):
 
         Raises ConnectError if the table does not exist.
         """
+        with self._inspector() as inspector:
+            return self._reflect_with(inspector, table)
+
+    def _reflect_with(self, inspector: Inspector, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+        """Return the result of `_reflect`, read with the connection of `inspector`."""
         *schemas, name = split_name(table)
         schema = schemas[-1] if schemas else None
         try:
-            with self._inspector() as inspector:
-                described = self._describe(inspector, table, name, schema)
-                return described, inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
+            described = self._describe(inspector, table, name, schema)
+            return described, inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
         except sqlalchemy.exc.NoSuchTableError:
             raise self._missing(table) from None
 

@@ -250,10 +250,8 @@ class TableReader:
         """
         table, dialect = self.source.table, self._dialect
         if not self._columns or not (table or dialect.has_stable_query_columns):
-            self._shape = dialect.shape(connection, table)  # before the columns, so that a later change is detected
-            self._columns = (
-                dialect.table_columns(table) if table else dialect.query_columns(connection, self._config.sql)
-            )
+            description = dialect.describe(connection, table)
+            self._columns, self._shape = description.columns, description.shape
         if not self._columns:
             raise ConnectError(f"{self.source.name} has no column that can be converted to a Connect type")
         return self._columns
