@@ -60,6 +60,10 @@ class FastReadError(Exception):
     """
 
 
+class MissingError(ConnectError):
+    """Raised when a table, or a column that is part of the source offset, does not exist."""
+
+
 class ColumnsChangedError(Exception):
     """Raised when the columns of a table or query changed before the statement that reads them held a lock.
 
@@ -195,6 +199,10 @@ class Dialect(ABC):
         """Whether a retry on a new connection may succeed after `error`."""
         return isinstance(error, self.transient_errors)
 
+    def is_missing(self, error: Exception) -> bool:
+        """Whether a statement failed because a table or column does not exist. Returns False if this is unknown."""
+        return False
+
     def is_denied(self, error: Exception) -> bool:
         """Whether the server rejected the user or the password. Returns False if this is unknown."""
         return False
@@ -269,7 +277,7 @@ class Dialect(ABC):
     def table_columns(self, table: str) -> list[JdbcColumn]:
         """Return the columns of `table`, with `unsupported.columns` applied to columns without a Connect type.
 
-        Raises ConnectError if the table does not exist, or if it has a column without a Connect type
+        Raises MissingError if the table does not exist. Raises ConnectError if it has a column without a Connect type
         and unsupported.columns=fail. Raises the driver's exception if the database cannot be read.
         """
         return self._columns_of_description(table, *self._reflect(table))
@@ -288,7 +296,7 @@ class Dialect(ABC):
     def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
         """Return SQLAlchemy's descriptions of a table's columns, and the names of its primary key columns.
 
-        Raises ConnectError if the table does not exist.
+        Raises MissingError if the table does not exist.
         """
         with self._inspector() as inspector:
             return self._reflect_with(inspector, table)
@@ -303,8 +311,8 @@ class Dialect(ABC):
         except sqlalchemy.exc.NoSuchTableError:
             raise self._missing(table) from None
 
-    def _missing(self, table: str) -> ConnectError:
-        return ConnectError(f"table {table} does not exist in {self.engine.url.render_as_string()}")
+    def _missing(self, table: str) -> MissingError:
+        return MissingError(f"table {table} does not exist in {self.engine.url.render_as_string()}")
 
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
         """Return SQLAlchemy's descriptions of the columns of `table`, whose last parts are `schema` and `name`."""

@@ -108,7 +108,7 @@ class GenericDialect(Dialect):
             return self._columns_of_schema(table), ()
 
     def _columns_of_schema(self, table: str) -> Sequence[Mapping[str, Any]]:
-        """Return a table's columns from information_schema.columns. Raises ConnectError if the table does not exist."""
+        """Return a table's columns from information_schema.columns. Raises MissingError if the table does not exist."""
         *schemas, name = split_name(table)
         schema = "table_schema = :schema" if schemas else "table_schema NOT IN ('information_schema', 'pg_catalog')"
         statement = sqlalchemy.text(

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pymysql
-from pymysql.constants import FIELD_TYPE, FLAG
+from pymysql.constants import ER, FIELD_TYPE, FLAG
 from pymysql.cursors import Cursor, SSCursor
 from sqlalchemy import types as sql
 from sqlalchemy.engine import Engine
@@ -74,6 +74,7 @@ _RUNNING = """
 _FRESH_LIST_S = 10.0
 """How long to wait for a fresh list of transactions before the connection is opened again."""
 _ACCESS_DENIED = 1227
+_MISSING = frozenset({ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.VIEW_INVALID})
 _ADVICE = {
     True: "records contain the server's local times as if they were UTC. Set db.timezone to the server's time zone "
     "before the connector reads its first row",
@@ -152,6 +153,9 @@ class MysqlDialect(Dialect):
 
     def is_transient(self, error: Exception) -> bool:
         return is_transient(error)
+
+    def is_missing(self, error: Exception) -> bool:
+        return bool(error.args) and error.args[0] in _MISSING
 
     def is_denied(self, error: Exception) -> bool:
         return is_denied(error)

@@ -173,6 +173,7 @@ _BASE_TYPES = """
     FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type WHERE t.typtype <> 'd'
 """
 _DENIED = re.compile(r"password|authentication failed|role \".*\" (does not exist|is not permitted to log in)")
+_MISSING = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
 _FRACTION_DIGITS = 6
 """The digits of fractions of a second that a timestamp has if its type has no precision."""
 _TIMESTAMP = re.compile(r"timestamp\((\d)\) (with|without) time zone")
@@ -297,6 +298,9 @@ class PostgresqlDialect(Dialect):
         for oid in _READ_AS_TEXT:
             connection.adapters.register_loader(oid, TextLoader)
         return connection
+
+    def is_missing(self, error: Exception) -> bool:
+        return isinstance(error, _MISSING)
 
     def is_denied(self, error: Exception) -> bool:
         return is_denied(error)

@@ -55,6 +55,8 @@ _VIEW = "headrace_query"
 """The temporary view of a custom query."""
 _NOT_UTF_8 = "Could not decode to UTF-8"
 """The start of the driver's message about text that is not UTF-8. The error has no code."""
+_MISSING = ("no such table", "no such column")
+"""The start of the driver's messages about a missing table or column. The errors have no codes of their own."""
 # The driver raises OperationalError for invalid SQL too. The primary result code distinguishes transient errors.
 _PRIMARY_CODE = 0xFF
 TRANSIENT_CODES = frozenset(
@@ -104,6 +106,9 @@ class SqliteDialect(Dialect):
     def is_transient(self, error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return super().is_transient(error) and code & _PRIMARY_CODE in TRANSIENT_CODES
+
+    def is_missing(self, error: Exception) -> bool:
+        return str(error).startswith(_MISSING)
 
     def now(self, connection: Connection) -> dt.datetime:
         (text,) = connection.execute("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')").fetchone()
