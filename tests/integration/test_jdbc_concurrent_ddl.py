@@ -20,9 +20,10 @@ from headrace.data.batch import SourceBatch
 from headrace.data.schema import Field
 from headrace_connectors.jdbc import reader
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from support import mariadb, postgres
-from support.jdbc import Context, Offsets
+from support.jdbc import Context, Offsets, rows
 from support.worker import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -261,3 +262,69 @@ def test_source_reads_the_columns_of_the_new_table_if_another_table_is_renamed_t
         )
     assert batch.value_schema is not None
     assert (list(batch.values), types_of(batch.value_schema.fields)) == ([(2, "new")], "int32 string")
+
+
+def test_change_that_is_reversed_while_the_source_reads_the_columns_does_not_affect_the_schema(
+    postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgresql.create("CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t VALUES (1, 'hello')")
+    table_columns = PostgresqlDialect.table_columns
+
+    def read_changed_columns(*args: Any) -> Any:
+        monkeypatch.undo()
+        postgresql.monitor.execute("ALTER TABLE t ALTER a TYPE int USING 5")
+        columns = table_columns(*args)
+        postgresql.monitor.execute("ALTER TABLE t ALTER a TYPE text USING 'hello'")
+        return columns
+
+    with running_task({**postgresql.url, **TABLE}) as task:
+        monkeypatch.setattr(PostgresqlDialect, "table_columns", read_changed_columns)
+        batch = task.poll()
+    assert batch is not None
+    assert batch.value_schema is not None
+    assert (list(batch.values), types_of(batch.value_schema.fields)) == ([(1, "hello")], "int32 string?")
+
+
+# For each case: the task's properties, statements that remove what it reads, and statements that restore it.
+MISSING = {
+    "table": (TABLE, "DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY, a varchar(9), b int)"),
+    "renamed table": (TABLE, "ALTER TABLE t RENAME TO old", "ALTER TABLE old RENAME TO t"),
+    "table of a query": (QUERY, "ALTER TABLE t RENAME TO old", "ALTER TABLE old RENAME TO t"),
+    "incrementing column": (TABLE, "ALTER TABLE t RENAME COLUMN id TO old", "ALTER TABLE t RENAME COLUMN old TO id"),
+    "incrementing column of a query": (
+        {"query": "SELECT id FROM t"},
+        "ALTER TABLE t RENAME COLUMN id TO old",
+        "ALTER TABLE t RENAME COLUMN old TO id",
+    ),
+    "timestamp column": (
+        {**TABLE, "mode": "timestamp+incrementing", "timestamp.column.name": "at"},
+        "ALTER TABLE t RENAME COLUMN at TO old",
+        "ALTER TABLE t RENAME COLUMN old TO at",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_task_waits_until_its_table_and_its_offset_columns_exist_again(
+    server: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    props, remove, restore = MISSING[name]
+    server.create(
+        "CREATE TABLE t (id int PRIMARY KEY, at timestamp NOT NULL DEFAULT '2026-01-01'); INSERT INTO t (id) VALUES (1)"
+    )
+    with running_task({**server.url, **props}) as task:
+        task.poll_block_s = 1.0
+        assert [row[0] for row in poll_rows(task, 2)] == [1]
+        connection = task._connection
+        server.monitor.execute(remove)
+        assert poll_rows(task, 5) == []
+        server.monitor.execute(restore)
+        server.monitor.execute("INSERT INTO t (id) VALUES (2)")
+        assert [row[0] for row in poll_rows(task, 3)] == [2]
+        assert task._connection is connection
+    assert caplog.text.count("; retrying. The task continues to read its other tables") == 1
+
+
+def poll_rows(task: JdbcSourceTask, polls: int) -> list[tuple[Any, ...]]:
+    """Call `poll` this often and return all rows."""
+    return rows([batch for _ in range(polls) if (batch := task.poll()) is not None])

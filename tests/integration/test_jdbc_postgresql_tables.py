@@ -212,6 +212,43 @@ def test_field_becomes_optional_when_a_child_table_without_the_not_null_constrai
     connection.close()
 
 
+REVERSED = {
+    "type": ("ALTER TABLE t ALTER v TYPE text", "ALTER TABLE t ALTER v TYPE int USING 5"),
+    "names of columns": ("ALTER TABLE t RENAME v TO w", "ALTER TABLE t RENAME w TO v"),
+    "new column": ("ALTER TABLE t ADD w int", "ALTER TABLE t DROP w"),
+    "other table": (
+        "ALTER TABLE t RENAME TO old; ALTER TABLE other RENAME TO t",
+        "ALTER TABLE t RENAME TO other; ALTER TABLE old RENAME TO t",
+    ),
+    "other schema": ("ALTER SCHEMA public RENAME TO old", "ALTER SCHEMA old RENAME TO public"),
+    "column of a child table": ("ALTER TABLE c ALTER v SET NOT NULL", "ALTER TABLE c ALTER v DROP NOT NULL"),
+    "child table": ("ALTER TABLE c NO INHERIT t", "ALTER TABLE c INHERIT t"),
+}
+
+
+@pytest.mark.parametrize("name", REVERSED)
+def test_shape_of_a_table_changes_if_a_change_is_reversed(database: Database, props: dict[str, str], name: str) -> None:
+    database.execute("CREATE TABLE t (id int NOT NULL, v int); CREATE TABLE c () INHERITS (t); CREATE TABLE other ()")
+    dialect = PostgresqlDialect(parse(props["connection.url"]), JdbcSourceConfig.parse(props | {"topic.prefix": "x"}))
+    connection = dialect.connect()
+    before = dialect.shape(connection, "public.t")
+    for statements in REVERSED[name]:
+        database.execute(statements)
+    assert dialect.shape(connection, "public.t") != before
+    connection.close()
+
+
+def test_shape_of_a_table_does_not_change_if_only_its_rows_change(database: Database, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE t (id int NOT NULL, v int); CREATE TABLE c () INHERITS (t)")
+    dialect = PostgresqlDialect(parse(props["connection.url"]), JdbcSourceConfig.parse(props | {"topic.prefix": "x"}))
+    connection = dialect.connect()
+    before = dialect.shape(connection, "public.t")
+    for statement in ("INSERT INTO t VALUES (1, 2)", "ANALYZE t", "VACUUM FREEZE t", "CREATE INDEX ON t (id)"):
+        database.execute(statement)
+        assert dialect.shape(connection, "public.t") == before
+    connection.close()
+
+
 def test_column_that_is_declared_not_null_in_a_foreign_table_can_be_the_incrementing_column(
     database: Database, props: dict[str, str]
 ) -> None:

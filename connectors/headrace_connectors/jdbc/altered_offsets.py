@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.api.errors import ConnectError
+from headrace.data.schema import INT_RANGES, Type
+from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.initial_load import OFFSET_FIELD, InitialLoad
 from headrace_connectors.jdbc.offsets import QUERY_PARTITION, TimestampIncrementingOffset
 
@@ -22,11 +24,11 @@ _PARTITIONS = (
 )
 
 
-def validate_source_offset(partition: Mapping[str, Any], offset: Mapping[str, Any]) -> None:
-    """Raise ConnectError if the source partition or the source offset is invalid."""
+def validate_source_offset(config: JdbcSourceConfig, partition: Mapping[str, Any], offset: Mapping[str, Any]) -> None:
+    """Raise ConnectError if the source partition or the source offset is invalid, or has no effect in `config.mode`."""
     if not _is_partition(partition):
         raise ConnectError(f"The source partition {dict(partition)} is invalid: it {_PARTITIONS}")
-    problem = _problem_of(offset)
+    problem = _problem_of(offset) or _problem_in_mode(config, partition, offset)
     if problem:
         raise ConnectError(
             f"The source offset {dict(offset)} of source partition {dict(partition)} is invalid: {problem}"
@@ -54,6 +56,8 @@ def _problem_of(offset: Mapping[str, Any]) -> str:
         if name in offset and (isinstance(offset[name], bool) or not isinstance(offset[name], int)):
             unit = ", the milliseconds since 1970-01-01T00:00:00Z" if name == "timestamp" else ""
             return f"{name} must be an integer{unit}, but is {offset[name]!r}"
+    if not _is_int64(offset.get("incrementing", 0)):
+        return f"incrementing must be from -2^63 to 2^63-1, but is {offset['incrementing']}"
     nanos = offset.get("timestamp_nanos")
     if nanos is not None and "timestamp" not in offset:
         return "timestamp_nanos is the fraction of the second of timestamp, so timestamp must be set too"
@@ -71,11 +75,30 @@ def _problem_of(offset: Mapping[str, Any]) -> str:
     return ""
 
 
+def _problem_in_mode(config: JdbcSourceConfig, partition: Mapping[str, Any], offset: Mapping[str, Any]) -> str:
+    """Return why a non-empty source offset has no effect in the connector's mode, or an empty string if it has one."""
+    if not offset:
+        return ""
+    if config.mode == "bulk":
+        return f"{next(iter(offset))} has no effect, because mode=bulk has no source offsets; set the offset to null"
+    needed = "timestamp" if config.uses_timestamp and "range" not in partition else "incrementing"
+    if needed in offset:
+        return ""
+    return f"{needed} is missing; with mode={config.mode}, the offset has no effect without it"
+
+
+def _is_int64(number: int) -> bool:
+    smallest, largest = INT_RANGES[Type.INT64]
+    return smallest <= number <= largest
+
+
 def _is_initial_load(text: object) -> bool:
     if not isinstance(text, str):
         return False
     try:
         load = InitialLoad.from_offset({OFFSET_FIELD: text})
-        return load is not None and load.chunks >= 1 and load.started is not None
+        if load is None or not _is_int64(load.first) or not _is_int64(load.last):
+            return False
+        return load.chunks >= 1 and load.started is not None
     except (TypeError, ValueError, OverflowError):
         return False

@@ -301,7 +301,8 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
         "query.retry.attempts",
         default=-1,
         at_least=-1,
-        doc="Maximum number of retries of a query after a transient error. -1: unlimited.",
+        doc="Maximum number of retries of a query after a transient error, or while its table or an offset column is "
+        "missing. -1: unlimited.",
         group=_MODE,
     )
 

@@ -60,11 +60,23 @@ class FastReadError(Exception):
     """
 
 
+class MissingError(ConnectError):
+    """Raised when a table, or a column that is part of the source offset, does not exist."""
+
+
 class ColumnsChangedError(Exception):
     """Raised when the columns of a table or query changed before the statement that reads them held a lock.
 
     The reader must read the columns again and run a new statement.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The columns of a table or custom query, and their shape, which `Dialect.shape` explains."""
+
+    columns: list[JdbcColumn]
+    shape: object
 
 
 class Dialect(ABC):
@@ -118,8 +130,17 @@ class Dialect(ABC):
         cannot detect this.
         """
 
+    @abstractmethod
+    def describe(self, connection: Connection, table: str) -> Description:
+        """Return the columns of `table`, or of the custom query if `table` is empty, with their shape.
+
+        As long as `shape` returns an equal value, the columns are correct. This is also true if another session changes
+        the columns and reverses the change while this method runs. Raises the same exceptions as `table_columns` and
+        `query_columns`.
+        """
+
     has_stable_query_columns = False
-    """Whether `query_columns` returns equal columns as long as `shape` returns equal values for the custom query."""
+    """Whether `describe` returns equal columns as long as `shape` returns equal values for the custom query."""
 
     @abstractmethod
     def rows(
@@ -135,22 +156,22 @@ class Dialect(ABC):
     ) -> ResultSet:
         """Run `statement` like `rows`, and check that the columns have not changed since they were read.
 
-        `shape` is the value that the method `shape` returned before the columns were read. If it is None, the columns
-        are not checked. They cannot change while the statement is running, but the statement may first have waited for
-        a transaction that changed them. Raises ColumnsChangedError if they have changed, or the driver's exception.
+        `shape` is the shape that `describe` returned with the columns. If it is None, the columns are not checked. They
+        cannot change while the statement is running, but the statement may first have waited for a transaction that
+        changed them. Raises ColumnsChangedError if they have changed, or the driver's exception.
         """
         result = self.rows(connection, statement, columns, table)
         try:
-            if shape is not None and self._locked_shape(connection, table, result) != shape:
+            if shape is not None and not self._has_shape(connection, table, result, shape):
                 raise ColumnsChangedError
         except Exception:
             result.cursor.close()
             raise
         return result
 
-    def _locked_shape(self, connection: Connection, table: str, result: ResultSet) -> object:
-        """Return the value of `shape` for `table` while the statement that returned `result` is running."""
-        return self.shape(connection, table)
+    def _has_shape(self, connection: Connection, table: str, result: ResultSet, shape: object) -> bool:
+        """Whether `table` has this shape. The statement that returned `result` is still running."""
+        return self.shape(connection, table) == shape
 
     has_horizon = False
     """Whether `running_transactions` is supported."""
@@ -177,6 +198,10 @@ class Dialect(ABC):
     def is_transient(self, error: Exception) -> bool:
         """Whether a retry on a new connection may succeed after `error`."""
         return isinstance(error, self.transient_errors)
+
+    def is_missing(self, error: Exception) -> bool:
+        """Whether a statement failed because a table or column does not exist. Returns False if this is unknown."""
+        return False
 
     def is_denied(self, error: Exception) -> bool:
         """Whether the server rejected the user or the password. Returns False if this is unknown."""
@@ -252,10 +277,15 @@ class Dialect(ABC):
     def table_columns(self, table: str) -> list[JdbcColumn]:
         """Return the columns of `table`, with `unsupported.columns` applied to columns without a Connect type.
 
-        Raises ConnectError if the table does not exist, or if it has a column without a Connect type
+        Raises MissingError if the table does not exist. Raises ConnectError if it has a column without a Connect type
         and unsupported.columns=fail. Raises the driver's exception if the database cannot be read.
         """
-        described, keys = self._reflect(table)
+        return self._columns_of_description(table, *self._reflect(table))
+
+    def _columns_of_description(
+        self, table: str, described: Sequence[Mapping[str, Any]], keys: Sequence[str]
+    ) -> list[JdbcColumn]:
+        """Return the columns of `table`. The arguments are the result of `_reflect`."""
         columns = [self._column(item, keys) or self._unsupported(item, keys) for item in described]
         unsupported = [column for column in columns if column.is_unsupported]
         if unsupported and self.config.unsupported_columns != "text":
@@ -266,19 +296,23 @@ class Dialect(ABC):
     def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
         """Return SQLAlchemy's descriptions of a table's columns, and the names of its primary key columns.
 
-        Raises ConnectError if the table does not exist.
+        Raises MissingError if the table does not exist.
         """
+        with self._inspector() as inspector:
+            return self._reflect_with(inspector, table)
+
+    def _reflect_with(self, inspector: Inspector, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+        """Return the result of `_reflect`, read with the connection of `inspector`."""
         *schemas, name = split_name(table)
         schema = schemas[-1] if schemas else None
         try:
-            with self._inspector() as inspector:
-                described = self._describe(inspector, table, name, schema)
-                return described, inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
+            described = self._describe(inspector, table, name, schema)
+            return described, inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
         except sqlalchemy.exc.NoSuchTableError:
             raise self._missing(table) from None
 
-    def _missing(self, table: str) -> ConnectError:
-        return ConnectError(f"table {table} does not exist in {self.engine.url.render_as_string()}")
+    def _missing(self, table: str) -> MissingError:
+        return MissingError(f"table {table} does not exist in {self.engine.url.render_as_string()}")
 
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
         """Return SQLAlchemy's descriptions of the columns of `table`, whose last parts are `schema` and `name`."""

@@ -26,7 +26,7 @@ from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import credentials
-from headrace_connectors.jdbc.dialects import Connection, Dialect, ResultSet, engine_for
+from headrace_connectors.jdbc.dialects import Connection, Description, Dialect, ResultSet, engine_for
 from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer
@@ -108,7 +108,7 @@ class GenericDialect(Dialect):
             return self._columns_of_schema(table), ()
 
     def _columns_of_schema(self, table: str) -> Sequence[Mapping[str, Any]]:
-        """Return a table's columns from information_schema.columns. Raises ConnectError if the table does not exist."""
+        """Return a table's columns from information_schema.columns. Raises MissingError if the table does not exist."""
         *schemas, name = split_name(table)
         schema = "table_schema = :schema" if schemas else "table_schema NOT IN ('information_schema', 'pg_catalog')"
         statement = sqlalchemy.text(
@@ -126,10 +126,13 @@ class GenericDialect(Dialect):
         ]
 
     def shape(self, connection: Connection, table: str) -> object:
+        return _shape_of(*self._reflect(table)) if table else None
+
+    def describe(self, connection: Connection, table: str) -> Description:
         if not table:
-            return None
-        described, _ = self._reflect(table)
-        return tuple((item["name"], str(item["type"]), item.get("nullable")) for item in described)
+            return Description(self.query_columns(connection, self.config.sql), None)
+        described, keys = self._reflect(table)
+        return Description(self._columns_of_description(table, described, keys), _shape_of(described, keys))
 
     def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
         escaped = self.escape_parameter_markers(sql)
@@ -201,6 +204,11 @@ _STANDARD_TYPES: Mapping[str, type[sql.TypeEngine[Any]]] = {
     **dict.fromkeys(("CHAR", "CHARACTER", "VARCHAR", "CHARACTER VARYING", "TEXT", "UUID", "JSON"), sql.String),
     **dict.fromkeys(("BLOB", "BYTEA", "BINARY", "VARBINARY", "BINARY VARYING"), sql.LargeBinary),
 }
+
+
+def _shape_of(described: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> object:
+    """Return the shape of a table with these columns and primary key columns."""
+    return tuple((item["name"], str(item["type"]), item.get("nullable")) for item in described), tuple(keys)
 
 
 def _type_of_standard(name: str) -> sql.TypeEngine[Any]:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pymysql
-from pymysql.constants import FIELD_TYPE, FLAG
+from pymysql.constants import ER, FIELD_TYPE, FLAG
 from pymysql.cursors import Cursor, SSCursor
 from sqlalchemy import types as sql
 from sqlalchemy.engine import Engine
@@ -32,6 +32,7 @@ from headrace_connectors.common.time_zones import offsets_by_wall_clock
 from headrace_connectors.jdbc.dialects import (
     ColumnsChangedError,
     Connection,
+    Description,
     Dialect,
     ResultSet,
 )
@@ -73,6 +74,7 @@ _RUNNING = """
 _FRESH_LIST_S = 10.0
 """How long to wait for a fresh list of transactions before the connection is opened again."""
 _ACCESS_DENIED = 1227
+_MISSING = frozenset({ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.VIEW_INVALID})
 _ADVICE = {
     True: "records contain the server's local times as if they were UTC. Set db.timezone to the server's time zone "
     "before the connector reads its first row",
@@ -151,6 +153,9 @@ class MysqlDialect(Dialect):
 
     def is_transient(self, error: Exception) -> bool:
         return is_transient(error)
+
+    def is_missing(self, error: Exception) -> bool:
+        return bool(error.args) and error.args[0] in _MISSING
 
     def is_denied(self, error: Exception) -> bool:
         return is_denied(error)
@@ -301,9 +306,18 @@ class MysqlDialect(Dialect):
     has_stable_query_columns = True
 
     def shape(self, connection: Connection, table: str) -> object:
-        shape = self._column_rows(connection, table) if table else self._query_shape(connection)
+        shape = self._column_rows(connection, table) if table else _shape_of_fields(self._fields(connection))
         connection.rollback()
         return shape
+
+    def describe(self, connection: Connection, table: str) -> Description:
+        if not table:
+            fields = self._fields(connection)
+            connection.rollback()
+            return Description(self._columns_of_fields(fields), _shape_of_fields(fields))
+        rows = self._column_rows(connection, table)
+        connection.rollback()
+        return Description(self._columns_of_description(table, *self._described(table, rows)), rows)
 
     def _shape_in_transaction(self, connection: Connection, table: str) -> object:
         """Begin a transaction that locks the columns of the table or query, and return the same value as `shape`.
@@ -311,13 +325,12 @@ class MysqlDialect(Dialect):
         The statement with LIMIT 0 reads no row, so the transaction's snapshot is not older than the locks.
         """
         if not table:
-            return self._query_shape(connection)
+            return _shape_of_fields(self._fields(connection))
         _fetch(connection, f"SELECT 1 FROM {self.quote_table(table)} LIMIT 0")
         return self._column_rows(connection, table)
 
-    def _query_shape(self, connection: Connection) -> object:
-        fields = _fields_of_query(connection, self.config.sql)
-        return [(each.name, each.type_code, each.length, each.scale, each.flags, each.charsetnr) for each in fields]
+    def _fields(self, connection: Connection) -> Sequence[Any]:
+        return _fields_of_query(connection, self.config.sql)
 
     def _column_rows(self, connection: Connection, table: str) -> Sequence[tuple[Any, ...]]:
         *databases, name = split_name(table)
@@ -330,6 +343,12 @@ class MysqlDialect(Dialect):
             rows = self._column_rows(connection, table)
         finally:
             connection.close()
+        return self._described(table, rows)
+
+    def _described(
+        self, table: str, rows: Sequence[tuple[Any, ...]]
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+        """Return the result of `_reflect` for a table. `rows` are the rows of information_schema.columns."""
         if not rows:
             raise self._missing(table)
         described = [
@@ -350,9 +369,12 @@ class MysqlDialect(Dialect):
         return described, [row[0] for row in rows if row[7] == "PRI"]
 
     def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
-        described = [_described_field(field) for field in _fields_of_query(connection, sql)]
+        fields = _fields_of_query(connection, sql)
         connection.rollback()
-        return [self._query_column(item) for item in described]
+        return self._columns_of_fields(fields)
+
+    def _columns_of_fields(self, fields: Sequence[Any]) -> list[JdbcColumn]:
+        return [self._query_column(_described_field(field)) for field in fields]
 
     def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn | None:
         column = super()._column(described, primary_key)
@@ -458,6 +480,10 @@ def _fields_of_query(connection: Connection, sql: str) -> Sequence[Any]:
         return cast("_DescribingCursor", cursor).fields()
     finally:
         cursor.close()
+
+
+def _shape_of_fields(fields: Sequence[Any]) -> object:
+    return [(each.name, each.type_code, each.length, each.scale, each.flags, each.charsetnr) for each in fields]
 
 
 def _with_schema(column: JdbcColumn, schema: Schema, convert: Callable[[Any], Any] | None) -> JdbcColumn:

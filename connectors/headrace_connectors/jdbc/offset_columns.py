@@ -32,6 +32,12 @@ class OffsetColumns:
     timestamps: tuple[JdbcColumn, ...]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        incrementing = () if self.incrementing is None else (self.incrementing,)
+        return tuple(column.name for column in (*incrementing, *self.timestamps))
+
+    @property
     def timestamp_unit(self) -> dt.timedelta:
         """The smallest difference between two timestamps that all timestamp columns can store."""
         digits = min((column.fraction_digits for column in self.timestamps), default=6)

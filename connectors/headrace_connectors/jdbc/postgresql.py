@@ -62,6 +62,7 @@ from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import ConnectionConfig, credentials
 from headrace_connectors.jdbc.dialects import (
     Connection,
+    Description,
     Dialect,
     FastReadError,
     ResultSet,
@@ -100,16 +101,20 @@ _RUNNING = """
         pg_catalog.pg_is_in_recovery()
     FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()
 """
-# The names of the columns that may be NULL in a table or in one of its partitions and child tables, because a query of
-# the table also returns their rows. PostgreSQL does not enforce NOT NULL in foreign tables, in domains (a view may
-# return NULL for them), and in rows that existed before a constraint that is NOT VALID. A child table may lack a
-# constraint of its parent. OFFSET 0 keeps PostgreSQL from reading the whole catalogue, and from compiling the query.
-_MAY_BE_NULL = """
+# The OIDs of a table, its partitions and its child tables.
+_MEMBERS = """
     WITH RECURSIVE member (relid) AS (
         SELECT to_regclass(%s)::oid
       UNION
         SELECT inhrelid FROM member JOIN pg_catalog.pg_inherits ON inhparent = relid
-    ), may_be_null AS (
+    )
+"""
+# The names of the columns that may be NULL in a table or in one of its partitions and child tables, because a query of
+# the table also returns their rows. PostgreSQL does not enforce NOT NULL in foreign tables, in domains (a view may
+# return NULL for them), and in rows that existed before a constraint that is NOT VALID. A child table may lack a
+# constraint of its parent. OFFSET 0 keeps PostgreSQL from reading the whole catalogue, and from compiling the query.
+_NULLABLE_COLUMNS = f"""
+    {_MEMBERS}, may_be_null AS (
         SELECT DISTINCT attname FROM member CROSS JOIN LATERAL (
             SELECT a.attname
             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
@@ -120,19 +125,39 @@ _MAY_BE_NULL = """
             OFFSET 0
         ) nullable
     )
+    SELECT attname FROM may_be_null ORDER BY attname
 """
-_NULLABLE_COLUMNS = f"{_MAY_BE_NULL} SELECT attname FROM may_be_null ORDER BY attname"
+# The xmin of a row in the catalogue is the transaction that wrote the row. Every ALTER changes it, and it does not
+# return to its old value if another ALTER reverses the change. VALIDATE CONSTRAINT changes only the row of the
+# constraint. If the table or its schema is renamed and renamed back, only the xmin of their own rows changes.
 _SHAPE = """
     SELECT
-        coalesce(string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull, (
-            SELECT relkind FROM pg_catalog.pg_class WHERE oid = attrelid
+        concat_ws(' ', c.oid, c.xmin, n.xmin, (
+            SELECT string_agg(
+                concat_ws(' ', a.xmin, attnum, attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attnum
+            )
+            FROM pg_catalog.pg_attribute a WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
         ), (
-            SELECT string_agg(conname, ' ' ORDER BY conname) FROM pg_catalog.pg_constraint
-            WHERE conrelid = attrelid AND contype = 'n' AND NOT convalidated AND attnum = ANY (conkey)
-        )), ',' ORDER BY attnum), ''),
+            SELECT string_agg(k.xmin::text, ',' ORDER BY k.oid)
+            FROM pg_catalog.pg_constraint k WHERE conrelid = c.oid AND contype = 'n'
+        )),
         current_setting('transaction_isolation'),
-        (SELECT relhassubclass FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))
-    FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+        c.relhassubclass
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = to_regclass(%s)
+"""
+_SHAPE_OF_MEMBERS = f"""
+    {_MEMBERS}
+    SELECT hashtextextended(string_agg(concat_ws(' ', relid, attributes, constraints), ';' ORDER BY relid), 0)
+    FROM member CROSS JOIN LATERAL (
+        SELECT string_agg(concat_ws(' ', attnum, a.xmin), ',' ORDER BY attnum) AS attributes
+        FROM pg_catalog.pg_attribute a WHERE attrelid = relid AND attnum > 0
+        OFFSET 0
+    ) attribute CROSS JOIN LATERAL (
+        SELECT string_agg(k.xmin::text, ',' ORDER BY k.oid) AS constraints
+        FROM pg_catalog.pg_constraint k WHERE conrelid = relid AND contype = 'n'
+        OFFSET 0
+    ) not_null
 """
 # Returns the base types, such as numeric(6,2), of columns whose types are domains. Domains may be nested.
 _BASE_TYPES = """
@@ -148,6 +173,7 @@ _BASE_TYPES = """
     FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type WHERE t.typtype <> 'd'
 """
 _DENIED = re.compile(r"password|authentication failed|role \".*\" (does not exist|is not permitted to log in)")
+_MISSING = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
 _FRACTION_DIGITS = 6
 """The digits of fractions of a second that a timestamp has if its type has no precision."""
 _TIMESTAMP = re.compile(r"timestamp\((\d)\) (with|without) time zone")
@@ -273,6 +299,9 @@ class PostgresqlDialect(Dialect):
             connection.adapters.register_loader(oid, TextLoader)
         return connection
 
+    def is_missing(self, error: Exception) -> bool:
+        return isinstance(error, _MISSING)
+
     def is_denied(self, error: Exception) -> bool:
         return is_denied(error)
 
@@ -327,13 +356,26 @@ class PostgresqlDialect(Dialect):
         self._without_fast_read.add(table)
 
     def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
-        types = connection.adapters.types
-        described = [
-            {"name": item.name, "type": _described_type(item, types.get(item.type_code))}
-            for item in _describe_query(connection, sql)
-        ]
+        described = _describe_query(connection, sql)
         connection.rollback()
-        return [self._query_column(item) for item in described]
+        return self._columns_of_result(connection, described)
+
+    def _columns_of_result(self, connection: Connection, described: Any) -> list[JdbcColumn]:
+        """Return the columns of a query. `described` is the driver's description of its result."""
+        types = connection.adapters.types
+        return [
+            self._query_column({"name": item.name, "type": _described_type(item, types.get(item.type_code))})
+            for item in described
+        ]
+
+    def describe(self, connection: Connection, table: str) -> Description:
+        if table:
+            # If the columns change after this line, the shape of the table never becomes equal to `shape` again.
+            shape = self.shape(connection, table)
+            return Description(self.table_columns(table), shape)
+        described = _describe_query(connection, self.config.sql)
+        connection.rollback()
+        return Description(self._columns_of_result(connection, described), _shape_of_result(described))
 
     has_stable_query_columns = True
 
@@ -345,6 +387,9 @@ class PostgresqlDialect(Dialect):
         )
         connection.rollback()
         return shape
+
+    def _has_shape(self, connection: Connection, table: str, result: ResultSet, shape: object) -> bool:
+        return self._locked_shape(connection, table, result) == shape
 
     def _locked_shape(self, connection: Connection, table: str, result: ResultSet) -> object:
         if not table:
@@ -464,10 +509,13 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
 
 
 def _fetch_shape(connection: Connection, quoted_table: str) -> tuple[object, str]:
-    """Return a value that changes when a table's columns change, and the isolation level of the transaction."""
-    shape, isolation, has_children = connection.execute(_SHAPE, [quoted_table, quoted_table]).fetchone()
+    """Return a value that changes when a table's columns change, and the isolation level of the transaction.
+
+    Both are empty if the snapshot of the transaction does not contain the table.
+    """
+    shape, isolation, has_children = connection.execute(_SHAPE, [quoted_table]).fetchone() or ("", "", False)
     if has_children:
-        shape = (shape, connection.execute(_NULLABLE_COLUMNS, [quoted_table]).fetchall())
+        shape = (shape, connection.execute(_SHAPE_OF_MEMBERS, [quoted_table]).fetchone())
     return shape, isolation
 
 

@@ -12,21 +12,29 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.api.errors import ConnectError
+from headrace.api.errors import ConfigErrors, ConnectError
 from headrace.data.batch import SourceBatch
 from headrace.data.columns import CheckedRows, Values
 from headrace.data.records import SourceRecord
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.dialects import ColumnsChangedError, Connection, Dialect, FastReadError, ResultSet
+from headrace_connectors.jdbc.dialects import (
+    ColumnsChangedError,
+    Connection,
+    Dialect,
+    FastReadError,
+    MissingError,
+    ResultSet,
+)
 from headrace_connectors.jdbc.horizon import Horizon
 from headrace_connectors.jdbc.initial_load import OFFSET_FIELD, InitialLoad, KeyRange
 from headrace_connectors.jdbc.names import table_of
-from headrace_connectors.jdbc.offset_columns import find_offset_columns
+from headrace_connectors.jdbc.offset_columns import OffsetColumns, find_offset_columns
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.rows import Row, RowConverter
 from headrace_connectors.jdbc.statements import LastId, OffsetExpressions, select
 from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, to_integer
+from headrace_connectors.jdbc.unavailable import UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +84,7 @@ class TableReader:
         self._statement: _RunningStatement | None = None
         self._columns: list[JdbcColumn] = []
         self._shape: object = None
+        self._offset_columns: tuple[str, ...] | None = None  # the offset columns of the last statement, if any
         self._horizon = Horizon(dialect) if config.snapshot_horizon else None
         self._commits_start = commits_start
         self._report_skipped = report_skipped
@@ -90,7 +99,8 @@ class TableReader:
     def next_batch(self, connection: Connection) -> SourceBatch | None:
         """Return the next batch, or None if the running statement has no more rows.
 
-        Starts a statement if none is running.
+        Starts a statement if none is running. Raises UnavailableError if the table or query, which the reader has read
+        before, or one of its offset columns does not exist, or if its columns change again and again.
         """
         try:
             return self._next_batch(connection)
@@ -110,7 +120,7 @@ class TableReader:
             self._commits_start = False
             return self._batch([], None)
         if self._statement is None:
-            self._statement = self._execute(connection)
+            self._statement = self._start_or_report_missing(connection)
         statement = self._statement
         rows = statement.fetch(self._config.batch_max_rows)
         if not rows:
@@ -154,16 +164,30 @@ class TableReader:
         self._statement = None
         self._dialect.end_transaction(connection)
 
+    def _start_or_report_missing(self, connection: Connection) -> _RunningStatement:
+        """Start a statement. Raises UnavailableError if something is missing that an earlier statement read."""
+        try:
+            return self._execute(connection)
+        except MissingError as error:
+            if self._offset_columns is None:
+                raise
+            self._columns = []
+            raise UnavailableError(str(error)) from error
+        except self._dialect.driver_error as error:
+            if self._offset_columns is None or not self._dialect.is_missing(error):
+                raise
+            reason = self._dialect.error_text(error).partition("\n")[0]  # without the lines that contain the SQL text
+            raise UnavailableError(f"{self.source.name}: {reason}") from error
+
     def _execute(self, connection: Connection) -> _RunningStatement:
         """Start a statement that reads the current columns of the table or query.
 
         If the columns change before the statement locks them, start a new statement with the new columns. Raises the
-        driver's exception, or ConnectError if the columns change each time that the reader starts a statement.
+        driver's exception, or UnavailableError if the columns change each time that the reader starts a statement.
         """
         for _ in range(_STARTS_MAX):
-            columns = self._read_columns(connection)
             try:
-                return self._start(connection, columns)
+                return self._start(connection, self._read_columns(connection))
             except ColumnsChangedError:
                 self._columns = []
                 self._dialect.end_transaction(connection)
@@ -172,14 +196,13 @@ class TableReader:
                     raise
                 logger.debug("%s: reading the columns again after the error: %s", self.source.name, error)
                 self._columns = []
-        raise ConnectError(
-            f"{self.source.name}: the columns changed {_STARTS_MAX} times while the task was starting to read rows; "
-            "restart the task when no other session changes the columns"
+        raise UnavailableError(
+            f"{self.source.name}: the columns changed {_STARTS_MAX} times while the task was starting to read rows"
         )
 
     def _start(self, connection: Connection, columns: Sequence[JdbcColumn]) -> _RunningStatement:
         config, dialect, source = self._config, self._dialect, self.source
-        found = find_offset_columns(config, source.table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
+        found = self._find_offset_columns(columns)
         incrementing, timestamps = found.incrementing, found.timestamps
         key_range = source.key_range
         if key_range is not None:
@@ -207,10 +230,12 @@ class TableReader:
             if key_range
             else self._last_complete_id(connection, incrementing, timestamps),
         )
+        rows = dialect.rows_of_shape(connection, statement, columns, source.table, self._shape)
+        self._offset_columns = found.names
         return _RunningStatement(
             source,
             dialect,
-            dialect.rows_of_shape(connection, statement, columns, source.table, self._shape),
+            rows,
             columns,
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
@@ -218,6 +243,23 @@ class TableReader:
             unmappable_values=config.unmappable_values,
             report_skipped=None if self._report_skipped is None else self._report_row,
         )
+
+    def _find_offset_columns(self, columns: Sequence[JdbcColumn]) -> OffsetColumns:
+        """Return the columns that make up a source offset.
+
+        Raises MissingError if an offset column of the last statement does not exist any more, or ConfigErrors if no
+        column can be used for another reason.
+        """
+        try:
+            return find_offset_columns(
+                self._config, self.source.table, columns, can_hold_timestamps=self._dialect.can_hold_timestamps
+            )
+        except ConfigErrors as errors:
+            existing = {column.name for column in columns}
+            missing = [name for name in self._offset_columns or () if name not in existing]
+            if not missing:
+                raise
+            raise MissingError(f"{self.source.name} has no column {', '.join(missing)} any more") from errors
 
     def _report_row(self, row: dict[str, str | None], error: ValueError) -> None:
         assert self._report_skipped is not None
@@ -250,10 +292,8 @@ class TableReader:
         """
         table, dialect = self.source.table, self._dialect
         if not self._columns or not (table or dialect.has_stable_query_columns):
-            self._shape = dialect.shape(connection, table)  # before the columns, so that a later change is detected
-            self._columns = (
-                dialect.table_columns(table) if table else dialect.query_columns(connection, self._config.sql)
-            )
+            description = dialect.describe(connection, table)
+            self._columns, self._shape = description.columns, description.shape
         if not self._columns:
             raise ConnectError(f"{self.source.name} has no column that can be converted to a Connect type")
         return self._columns

@@ -45,6 +45,7 @@ from headrace_connectors.jdbc.tables import (
     select_tables,
     some_names,
 )
+from headrace_connectors.jdbc.unavailable import UnavailableError, UnavailableTables, backoff_s
 
 if TYPE_CHECKING:
     from headrace_connectors.jdbc.dialects import Dialect
@@ -91,6 +92,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
             sources = [TableOrQuery("", config.topic_prefix, dict(QUERY_PARTITION))]
         self._readers = [self._reader(source) for source in sources]
         self._next_query_at = {id(reader): 0.0 for reader in self._readers}
+        self._unavailable = UnavailableTables(config.query_retry_attempts)
 
     def _reader(self, source: TableOrQuery) -> TableReader:
         from headrace_connectors.jdbc.reader import TableReader
@@ -148,13 +150,24 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
             if not reader.is_running and self._next_query_at[id(reader)] > self.context.monotonic():
                 return None
             self._current_table = reader.source.table
-            batch = reader.next_batch(self._connection)
+            try:
+                batch = reader.next_batch(self._connection)
+            except UnavailableError as error:
+                self._retry_later(reader, error)
+                continue
+            self._unavailable.remove(id(reader), reader.source.name)
             if reader.is_complete:
                 self._readers.remove(reader)
             if batch is not None:
                 return batch
             self._next_query_at[id(reader)] = self.context.monotonic() + self._config.poll_interval_ms / 1000
         return None
+
+    def _retry_later(self, reader: TableReader, error: UnavailableError) -> None:
+        """Schedule the next attempt to read a table or query. Raises ConnectError after the last retry."""
+        self._dialect.end_transaction(self._connection)
+        wait_s = self._unavailable.add(id(reader), error)
+        self._next_query_at[id(reader)] = self.context.monotonic() + wait_s
 
     def _disconnect(self, error: Exception) -> None:
         """Close the connection after a transient error. Raises RetriableError, or ConnectError after the last retry."""
@@ -165,7 +178,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         retries = self._config.query_retry_attempts
         if retries >= 0 and self._failures > retries:
             raise ConnectError(f"{self._query_failed()} {self._failures} times in a row: {error}") from error
-        self.context.wait(min(1.0, 0.2 * self._failures))
+        self.context.wait(backoff_s(self._failures))
         raise RetriableError(f"{self._query_failed()} and will be retried: {error}") from error
 
     def _query_failed(self) -> str:
@@ -291,12 +304,12 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
     def alter_offsets(self, config: JdbcSourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Validate the source partitions and offsets that a user wants to store.
 
-        Raises ConnectError if a source partition or offset is invalid. Any source partition can be reset, so that users
-        can delete invalid source partitions.
+        Raises ConnectError if a source partition or offset is invalid, or if an offset has no effect in the connector's
+        mode. Any source partition can be reset, so that users can delete invalid source partitions.
         """
         for partition, offset in offsets.items():
             if offset is not None:
-                validate_source_offset(dict(partition), offset)
+                validate_source_offset(config, dict(partition), offset)
         return True
 
     def stop(self) -> None:

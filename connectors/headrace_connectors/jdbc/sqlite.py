@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,14 @@ from headrace_connectors.common.time_zones import to_utc
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import (
     Connection,
+    Description,
     Dialect,
     FastReadError,
     ResultSet,
     driver_errors,
     engine_for,
 )
+from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.sqlite_json import JsonRows, row_type
 from headrace_connectors.jdbc.statements import Statement, TimestampExpression, coalesce
 from headrace_connectors.jdbc.types import (
@@ -49,8 +51,12 @@ _TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real":
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BUSY_TIMEOUT_S = 10.0
 _FUNCTION = "headrace_microseconds"
+_VIEW = "headrace_query"
+"""The temporary view of a custom query."""
 _NOT_UTF_8 = "Could not decode to UTF-8"
 """The start of the driver's message about text that is not UTF-8. The error has no code."""
+_MISSING = ("no such table", "no such column")
+"""The start of the driver's messages about a missing table or column. The errors have no codes of their own."""
 # The driver raises OperationalError for invalid SQL too. The primary result code distinguishes transient errors.
 _PRIMARY_CODE = 0xFF
 TRANSIENT_CODES = frozenset(
@@ -63,6 +69,15 @@ TRANSIENT_CODES = frozenset(
         sqlite3.SQLITE_SCHEMA,
     }
 )
+
+
+@dataclass(slots=True)
+class _Shape:
+    """The columns of a table, view or query, as rows of `PRAGMA table_xinfo`."""
+
+    columns: Sequence[tuple[Any, ...]]
+    schema_version: int = field(compare=False)
+    """A schema version of the database with these columns. DDL statements for other tables increase the version."""
 
 
 class SqliteDialect(Dialect):
@@ -91,6 +106,9 @@ class SqliteDialect(Dialect):
     def is_transient(self, error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return super().is_transient(error) and code & _PRIMARY_CODE in TRANSIENT_CODES
+
+    def is_missing(self, error: Exception) -> bool:
+        return str(error).startswith(_MISSING)
 
     def now(self, connection: Connection) -> dt.datetime:
         (text,) = connection.execute("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')").fetchone()
@@ -125,26 +143,69 @@ class SqliteDialect(Dialect):
         self._without_json.add(table)
 
     def shape(self, connection: Connection, table: str) -> object:
-        return connection.execute("PRAGMA schema_version").fetchone()
+        version = _schema_version(connection)
+        return _Shape(self._table_info(connection, table) if table else self._query_info(connection), version)
+
+    def describe(self, connection: Connection, table: str) -> Description:
+        with driver_errors(), self.engine.connect() as other:
+            other.exec_driver_sql("BEGIN")  # all following statements read the same snapshot
+            driver_connection = other.connection.driver_connection
+            version = _schema_version(driver_connection)
+            if not table:
+                columns = self._query_columns(other, self.config.sql)
+                return Description(columns, _Shape(_view_info(driver_connection), version))
+            info = self._table_info(driver_connection, table)
+            return Description(
+                self._columns_of_description(table, *self._reflect_with(sqlalchemy.inspect(other), table)),
+                _Shape(info, version),
+            )
+
+    def _has_shape(self, connection: Connection, table: str, result: ResultSet, shape: object) -> bool:
+        assert isinstance(shape, _Shape)
+        if (version := _schema_version(connection)) == shape.schema_version:
+            return True
+        if self.shape(connection, table) != shape:
+            return False
+        shape.schema_version = version
+        return True
+
+    def _table_info(self, connection: Connection, table: str) -> Sequence[tuple[Any, ...]]:
+        name = self.engine.dialect.identifier_preparer.quote_identifier(split_name(table)[-1])
+        rows: Sequence[tuple[Any, ...]] = connection.execute(f"PRAGMA main.table_xinfo({name})").fetchall()
+        return rows
+
+    def _query_info(self, connection: Connection) -> Sequence[tuple[Any, ...]]:
+        """Return the rows of `PRAGMA table_xinfo` for the custom query."""
+        connection.execute(f"CREATE TEMP VIEW {_VIEW} AS {self.config.sql}")
+        try:
+            return _view_info(connection)
+        finally:
+            connection.execute(f"DROP VIEW temp.{_VIEW}")
 
     def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
-        # Reflecting a temporary view returns the declared types of table columns that the query selects unchanged.
         with driver_errors(), self.engine.connect() as other:  # the view must not stay in the task's connection
-            other.exec_driver_sql(f"CREATE TEMP VIEW headrace_query AS {sql}")
-            described = sqlalchemy.inspect(other).get_columns("headrace_query")
-            typed = [
-                {**item, "type": self._type_of_values(other, item["name"])}
-                if isinstance(item["type"], NullType)
-                else item
-                for item in described
-            ]
+            return self._query_columns(other, sql)
+
+    def _query_columns(self, connection: sqlalchemy.Connection, sql: str) -> list[JdbcColumn]:
+        """Create a temporary view for a query, and return its columns.
+
+        The columns that the query selects unchanged have the declared types of the table's columns.
+        """
+        connection.exec_driver_sql(f"CREATE TEMP VIEW {_VIEW} AS {sql}")
+        described = sqlalchemy.inspect(connection).get_columns(_VIEW)
+        typed = [
+            {**item, "type": self._type_of_values(connection, item["name"])}
+            if isinstance(item["type"], NullType)
+            else item
+            for item in described
+        ]
         return [self._query_column(item) for item in typed]
 
     def _type_of_values(self, connection: sqlalchemy.Connection, name: str) -> TypeEngine[Any]:
         """Return the type of the first non-null value of the query's column `name`, or String if all are NULL."""
         quoted = self.quote(name)
         found = connection.exec_driver_sql(
-            f"SELECT typeof({quoted}) FROM headrace_query WHERE {quoted} IS NOT NULL LIMIT 1"
+            f"SELECT typeof({quoted}) FROM {_VIEW} WHERE {quoted} IS NOT NULL LIMIT 1"
         ).scalar()
         return _TYPES_OF_VALUES.get(found or "text", String())
 
@@ -229,6 +290,17 @@ class _DecodedRows:
             if _NOT_UTF_8 in str(error):
                 raise FastReadError(str(error)) from error
             raise
+
+
+def _schema_version(connection: Connection) -> int:
+    """Return the number that SQLite increases with each DDL statement. In a transaction, it is that of the snapshot."""
+    (version,) = connection.execute("PRAGMA schema_version").fetchone()
+    return int(version)
+
+
+def _view_info(connection: Connection) -> Sequence[tuple[Any, ...]]:
+    rows: Sequence[tuple[Any, ...]] = connection.execute(f"PRAGMA temp.table_xinfo({_VIEW})").fetchall()
+    return rows
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:

@@ -192,7 +192,8 @@ class S3SinkConfig(S3ConnectionConfig):
         "filename.offset.zero.pad.width",
         default=10,
         at_least=0,
-        doc="Minimum number of digits of the offset in names of files.",
+        doc="Minimum number of digits of the offset in names of files. Do not change it while an S3 source reads the "
+        "objects, because the source may then skip new objects.",
         group=_FILES,
     )
     compression_type: str = key(

@@ -17,8 +17,9 @@ TABLE = {"protocol": "1", "table": "public.orders"}
 CONFIG = {"connection.url": "jdbc:postgresql://db/shop", "mode": "incrementing", "topic.prefix": "t"}
 
 
-def alter_offsets(partition: dict[str, Any], offset: dict[str, Any] | None) -> bool:
-    config = JdbcSourceConfig.parse(CONFIG)
+def alter_offsets(partition: dict[str, Any], offset: dict[str, Any] | None, mode: str = "incrementing") -> bool:
+    columns = {"timestamp.column.name": "ts"} if "timestamp" in mode else {}
+    config = JdbcSourceConfig.parse({**CONFIG, **columns, "mode": mode})
     return JdbcSourceConnector().alter_offsets(config, {tuple(sorted(partition.items())): offset})
 
 
@@ -29,8 +30,10 @@ def alter_offsets(partition: dict[str, Any], offset: dict[str, Any] | None) -> b
         (TABLE, {"timestamp": 1_700_000_000_123, "timestamp_nanos": 123_456_000, "incrementing": -1}),
         (TABLE, {"incrementing": 7, "initial_load": "1:1000:4:1700000000000"}),
         (TABLE | {"range": "-5..1000"}, {"incrementing": 7}),
+        (TABLE, {"incrementing": 2**63 - 1}),
+        (TABLE, {"incrementing": -(2**63)}),
         (TABLE, {}),  # an offset in bulk mode
-        ({"table": "orders"}, {"timestamp": 0}),
+        ({"table": "orders"}, {"incrementing": 7}),
         ({"query": "query"}, {"incrementing": 7}),
         (TABLE, None),
         ({"filename": "x"}, None),
@@ -38,6 +41,42 @@ def alter_offsets(partition: dict[str, Any], offset: dict[str, Any] | None) -> b
 )
 def test_valid_source_offsets_and_resets_are_accepted(partition: dict[str, Any], offset: dict[str, Any] | None) -> None:
     assert alter_offsets(partition, offset) is True
+
+
+@pytest.mark.parametrize(
+    ("mode", "partition", "offset"),
+    [
+        ("timestamp", TABLE, {"timestamp": 0}),
+        ("timestamp", TABLE, {"timestamp": 0, "incrementing": 7}),  # a source offset of another mode
+        ("timestamp+incrementing", TABLE, {"timestamp": 0, "timestamp_nanos": 5, "incrementing": 7}),
+        ("timestamp+incrementing", TABLE, {"timestamp": 0}),
+        ("timestamp+incrementing", TABLE | {"range": "1..1000"}, {"incrementing": 7}),
+        ("bulk", TABLE, {}),
+        ("bulk", TABLE, None),
+    ],
+)
+def test_source_offsets_with_the_fields_of_the_mode_are_accepted(
+    mode: str, partition: dict[str, Any], offset: dict[str, Any] | None
+) -> None:
+    assert alter_offsets(partition, offset, mode) is True
+
+
+@pytest.mark.parametrize(
+    ("mode", "partition", "offset", "problem"),
+    [
+        ("incrementing", TABLE, {"timestamp": 5}, "incrementing is missing; with mode=incrementing, the offset has no"),
+        ("incrementing", TABLE, {"initial_load": "1:1000:4:1700000000000"}, "incrementing is missing"),
+        ("timestamp", TABLE, {"incrementing": 5}, "timestamp is missing; with mode=timestamp"),
+        ("timestamp+incrementing", TABLE, {"incrementing": 5}, r"timestamp is missing; with mode=timestamp\+incr"),
+        ("timestamp+incrementing", TABLE | {"range": "1..9"}, {"timestamp": 5}, "incrementing is missing"),
+        ("bulk", TABLE, {"incrementing": 5}, "incrementing has no effect, because mode=bulk"),
+    ],
+)
+def test_source_offsets_without_effect_in_the_mode_are_rejected(
+    mode: str, partition: dict[str, Any], offset: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConnectError, match=f"is invalid: {problem}"):
+        alter_offsets(partition, offset, mode)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +107,15 @@ def test_invalid_source_partitions_are_rejected(partition: dict[str, Any]) -> No
         ({"incrementing": "7"}, "incrementing must be an integer, but is '7'"),
         ({"incrementing": True}, "incrementing must be an integer, but is True"),
         ({"incrementing": None}, "incrementing must be an integer, but is None"),
+        ({"incrementing": 2**63}, r"incrementing must be from -2\^63 to 2\^63-1, but is 9223372036854775808"),
+        ({"incrementing": -(2**63) - 1}, r"incrementing must be from -2\^63 to 2\^63-1, but is -9223372036854775809"),
         ({"timestamp": 10**18}, "timestamp must be in the years 1 to 9999, but is 1000000000000000000"),
         ({"timestamp": 10**30}, "timestamp must be in the years 1 to 9999"),
         ({"timestamp": 0, "timestamp_nanos": 10**9}, "timestamp_nanos must be from 0 to 999999999"),
         ({"timestamp_nanos": 5}, "timestamp_nanos is .*, so timestamp must be set too"),
         ({"incrementing": 7, "initial_load": "1:1000"}, "initial_load must be the text .*, but is '1:1000'"),
         ({"incrementing": 7, "initial_load": "1:1000:0:0"}, "initial_load must be the text"),
+        ({"incrementing": 7, "initial_load": f"1:{2**63}:1:0"}, "initial_load must be the text"),
         ({"incrementing": 7, "initial_load": 5}, "initial_load must be the text"),
     ],
 )

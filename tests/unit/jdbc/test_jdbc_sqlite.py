@@ -26,6 +26,7 @@ from headrace_connectors.jdbc.database_validation import database_errors
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from headrace_connectors.jdbc.sqlite import SqliteDialect
 from support.jdbc import Context, Offsets, read_all, rows
+from support.worker import wait_for
 
 
 @pytest.fixture
@@ -538,6 +539,23 @@ def test_table_monitor_requests_reconfiguration_for_new_tables(database: sqlite3
         while not context.reconfigurations and dt.datetime.now() < deadline:
             connector._stopping.wait(0.01)
         assert connector.task_configs(1)[0]["tables"] == "orders,people"
+    finally:
+        connector.stop()
+
+
+def test_table_monitor_requests_reconfiguration_for_dropped_tables(database: sqlite3.Connection) -> None:
+    _orders(database, 1)
+    database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY)")
+    connector = JdbcSourceConnector()
+    connector.context = context = Context(Offsets())
+    connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
+    try:
+        database.execute("DROP TABLE orders")
+        wait_for(lambda: context.reconfigurations == 1, "the monitor requests a reconfiguration", 10)
+        assert [each["tables"] for each in connector.task_configs(1)] == ["people"]
+        database.execute("DROP TABLE people")
+        wait_for(lambda: context.reconfigurations == 2, "the monitor requests a reconfiguration", 10)
+        assert connector.task_configs(1) == []
     finally:
         connector.stop()
 
