@@ -292,7 +292,7 @@ class Cluster:
             self.request_refresh()
 
     def refresh_at_least_every(self, interval_ms: float) -> None:
-        """Refresh the metadata at least this often, even if metadata.max.age.ms is longer."""
+        """Refresh the metadata at least every `interval_ms`, even if metadata.max.age.ms is longer."""
         self._max_age_ms = min(self._max_age_ms, interval_ms)
         self._refresh_wanted.set()
 

@@ -116,7 +116,7 @@ def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int, log
 
 
 def fail(parts: list[DeliveryPart], error: ClientError) -> None:
-    """Fail the deliveries of all records of a batch."""
+    """Report `error` to the delivery of each part of a failed batch."""
     for part in parts:
         part.delivery.fail_part(error)
 

@@ -71,7 +71,7 @@ class ProducerEntry:
 
 
 class ProducerStateManager:
-    """The state of each producer of one partition after all batches before `end_offset`."""
+    """The state of each producer of one partition after the last batch below `end_offset` was appended."""
 
     __slots__ = ("_open_transactions", "end_offset", "producers")
 

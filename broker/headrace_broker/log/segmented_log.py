@@ -376,7 +376,7 @@ class SegmentedLog:
     def advance_log_start(self, offset: int) -> None:
         """Raise the log start offset to `offset`, and the high watermark to at least `offset`.
 
-        A smaller offset has no effect.
+        An offset at or below the current log start offset has no effect.
         """
         if offset <= self._log_start_offset:
             return

@@ -25,7 +25,7 @@ def packer(letters: str) -> Callable[..., bytes]:
 
 
 class EncoderSource(Source):
-    """Generates the source code of one encoder."""
+    """Generates the source code of the encoder for one version of a message class."""
 
     def __init__(self, message: type[Message], version: int) -> None:
         super().__init__(f"<encode {message.__name__} v{version}>")

@@ -370,7 +370,7 @@ class Workload:
     # -- the end of the run ------------------------------------------------------------------------------------------
 
     async def _audit(self, name: str) -> None:
-        """Read every partition from offset 0 to the log end offset with the new client `name`."""
+        """Read every partition from offset 0 to the log end offset, with a new client that is named `name`."""
         consumer = await self._open(Consumer, self._consumer_config(name, client_rack=""))
         consumer.assign(self.partitions)
         ends = await self._log_end_offsets(consumer)

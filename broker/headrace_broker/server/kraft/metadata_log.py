@@ -122,7 +122,10 @@ class MetadataLog:
                 self._check_segment(base, end)
 
     def _check_segment(self, base: int, end: int | None) -> None:
-        """Raise StartError if a segment is corrupt or incomplete. `end` is the base offset of the next segment."""
+        """Raise StartError if the segment with the base offset `base` is corrupt or incomplete.
+
+        `end` is the base offset of the next segment, or None for the last segment.
+        """
         path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
         log = self._storage.read(path) if self._storage.exists(path) else None
         if log is None:
@@ -194,7 +197,7 @@ class MetadataLog:
         return next((known for known in self.snapshots.ids if known[0] == self.log_start_offset), None)
 
     def latest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return the newest complete snapshot, or None."""
+        """Return (end offset, epoch) of the newest complete snapshot, or None if there is no snapshot."""
         return self.snapshots.ids[-1] if self.snapshots.ids else None
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:

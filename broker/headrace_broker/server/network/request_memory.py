@@ -95,11 +95,11 @@ class RequestMemoryPool:
         self._wake_next()
 
     def add_in_process(self, size_bytes: int) -> None:
-        """Count a request that stays in memory while it is processed. Such a request never waits for memory."""
+        """Count a request of `size_bytes` as used memory while it is processed, even if this exceeds the limit."""
         self.used_bytes += size_bytes
 
     def release_in_process(self, size_bytes: int) -> None:
-        """Stop counting a request whose processing has ended."""
+        """Stop counting a request of `size_bytes`, because its processing has ended."""
         self.used_bytes -= size_bytes
         self._wake_next()
 
