@@ -328,9 +328,9 @@ class LogManager:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
 
     def mark_stray(self, topic: str, partition: int) -> None:
-        """Stop serving a partition that is not in the cluster metadata.
+        """Stop serving a partition that is not in the cluster metadata, and rename the partition's directory.
 
-        The new name of its directory ends with `-stray`. Raises ApiError KAFKA_STORAGE_ERROR if the rename fails.
+        The directory's new name ends with `-stray`. Raises ApiError KAFKA_STORAGE_ERROR if the rename fails.
         """
         log = self.logs[topic, partition]
         directory = self._stop_serving(log)

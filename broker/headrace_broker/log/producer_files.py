@@ -44,7 +44,10 @@ class RecentSnapshots:
                 self._older, self._newer = self._newer, (producers.end_offset, producers.encode_snapshot())
 
     def truncate(self, end_offset: int) -> tuple[int, bytes] | None:
-        """Remove snapshots after the new log end offset; return the newest remaining snapshot."""
+        """Remove the snapshots after `end_offset`, the new log end offset.
+
+        Return (end offset, content) of the newest remaining snapshot, or None.
+        """
         if self._newer is not None and self._newer[0] > end_offset:
             self._older, self._newer = None, self._older
         if self._newer is not None and self._newer[0] > end_offset:

@@ -136,7 +136,9 @@ class SegmentedLog:
         return self._high_watermark
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark to `offset`, but at most to the log end offset. A smaller offset has no effect.
+        """Raise the high watermark to `offset`, but at most to the log end offset.
+
+        An offset at or below the current high watermark has no effect.
 
         Only this method raises the high watermark. It has these callers:
 

@@ -45,7 +45,7 @@ from headrace_broker.raft.role import Role
 
 
 class Raft:
-    """One node of the quorum, voter or observer. Every input method returns the effects to execute."""
+    """One node of the quorum, voter or observer. Each method that handles an input returns the effects to execute."""
 
     def __init__(self, config: RaftConfig, log: RaftLog, state: QuorumState, rng: Random) -> None:
         self.config = config

@@ -129,7 +129,10 @@ class LeaderReplicas:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """Update the state of a follower that fetches at `offset`. Raises ApiError if the broker is not a replica."""
+        """Update the state of the follower on broker `replica`, which fetches at `offset`.
+
+        Raises ApiError if this broker has no replica of the partition.
+        """
         follower = self.followers.get(replica)
         if follower is None:
             raise ApiError(

@@ -358,7 +358,10 @@ class Workload:
             raise error
 
     async def _attempt(self, call: Coroutine[Any, Any, Any], topic: str, *, exists: bool) -> bool | None:
-        """Create or delete a topic. Return `exists`, the topic's state after success, or None if the request failed."""
+        """Run `call`, which creates or deletes a topic. Return `exists` if it succeeds, or None if it fails.
+
+        `exists` is true if `call` creates the topic, and false if `call` deletes it.
+        """
         try:
             error = (await call)[topic]
         except ClientError as failure:

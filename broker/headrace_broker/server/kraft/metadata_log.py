@@ -191,7 +191,10 @@ class MetadataLog:
         return self._snapshot, records
 
     def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return the snapshot whose end offset is the log start offset, or None if the log begins at offset 0."""
+        """Return (end offset, epoch) of the snapshot that ends at the log start offset.
+
+        Return None if the log begins at offset 0.
+        """
         if self.log_start_offset == 0:
             return None
         return next((known for known in self.snapshots.ids if known[0] == self.log_start_offset), None)
