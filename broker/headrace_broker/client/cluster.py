@@ -520,7 +520,7 @@ class Cluster:
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:
-        """Return the connection to a group's coordinator that is used for `purpose`.
+        """Return the connection for `purpose` to the coordinator of a group.
 
         Each purpose has its own connection, so that a Fetch request does not delay group requests. Raises ClientError.
         """

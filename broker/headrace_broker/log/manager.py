@@ -266,7 +266,7 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, config: LogConfig, now_ms: int, *, topic_id: bytes | None = None
     ) -> PartitionLog:
-        """Return the partition's log. A new log is created in the log directory with the fewest partitions.
+        """Return the partition's log. If it does not exist, create it in the log directory with the fewest partitions.
 
         Raises ApiError.
         """

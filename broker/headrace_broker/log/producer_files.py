@@ -127,7 +127,7 @@ def _replay_segment(producers: ProducerStateManager, segment: LogSegment, end_of
 
 
 def replay_producer(producers: ProducerStateManager, header: BatchHeader, batch: memoryview) -> None:
-    """Update the producer state with a batch of the log. Only control batches need `batch`.
+    """Update the producer state with a batch of the log. `batch` is read only if it is a control batch.
 
     Raises CorruptBatchError for a control batch that cannot be parsed.
     """

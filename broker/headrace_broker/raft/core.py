@@ -284,7 +284,10 @@ class Raft:
     # -- for the roles ----------------------------------------------------------------------------------------------
 
     def maybe_transition(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Move to `epoch` if it is higher than the current epoch, or follow a new leader of the current epoch."""
+        """Move to `epoch` if it is higher than the current epoch. `leader_id` is its leader, or -1 if unknown.
+
+        If `epoch` is the current epoch, follow `leader_id` unless this node already knows the leader of the epoch.
+        """
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Unattached
 

@@ -286,7 +286,7 @@ class _SimulatedTransport(asyncio.Transport):
         return bool(self._outgoing)
 
     def receive(self, chunk: bytes | None) -> None:
-        """Receive a chunk from the peer."""
+        """Receive a chunk from the peer (None = the peer has closed its end)."""
         sender = self.peer
         if chunk is not None:
             sender.on_delivered(len(chunk))

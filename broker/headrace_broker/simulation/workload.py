@@ -403,8 +403,8 @@ class Workload:
     ) -> bool:
         """Add the batches that client `name` has read to `found`. Return False if `batches` is empty.
 
-        Raises Violation if an existing record is missing between the client's position and a batch. Updates
-        `positions`.
+        Also update `positions`. Raises Violation if a batch does not start at the client's position, unless the records
+        between the position and the batch may have been removed.
         """
         for batch in batches:
             partition, columns = (batch.topic, batch.partition), batch.columns

@@ -20,7 +20,7 @@ class FailureCounts:
         self._by_kind: dict[str, int] = {}
 
     def add(self, records: int, error: BaseException) -> list[str]:
-        """Count records that failed with the same error; return the lines to print."""
+        """Add `records`, the number of records that failed with `error`; return the lines to print."""
         code = getattr(error, "code", None)
         kind = type(error).__name__ if code is None else code.name
         lines = [] if kind in self._by_kind else [f"{error} (the tool only counts further errors of this type)"]

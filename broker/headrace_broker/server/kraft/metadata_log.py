@@ -142,7 +142,9 @@ class MetadataLog:
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def _load_snapshot(self, base_offset: int) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
-        """Return the newest valid snapshot, or None, and its records.
+        """Return (end offset, epoch) of the newest valid snapshot, and the snapshot's records.
+
+        If there is no valid snapshot, return None and an empty list.
 
         `base_offset` is the base offset of the first segment. If it is not 0, and no valid snapshot contains the
         earlier records, this method raises StartError.

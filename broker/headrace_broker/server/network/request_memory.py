@@ -51,7 +51,7 @@ class RequestMemoryPool:
         return bool(self._waiting) or self._over_limit_user is not None
 
     def is_waiting(self, user: MemoryPoolUser) -> bool:
-        """Return whether the connection waits for memory, because `try_allocate` returned False."""
+        """Return whether the connection `user` waits for memory, because `try_allocate` returned False."""
         return user in self._waiting
 
     def holders(self) -> list[MemoryPoolUser]:

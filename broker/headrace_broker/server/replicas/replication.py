@@ -440,7 +440,10 @@ class Replication:
         )
 
     def _handle_alter_response(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
-        """Handle the response. Return False if a proposal has to be sent again."""
+        """Handle the response to the AlterPartition request for `proposals`.
+
+        Return False if a proposal has to be sent again.
+        """
         if response.error_code != ErrorCode.NONE:
             self._log_alter_failure(ErrorCode.from_code(response.error_code).name)
             self._requeue(proposals)
