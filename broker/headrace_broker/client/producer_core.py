@@ -165,7 +165,7 @@ class ProducerCore:
         self._busy[key] = state
 
     def can_send_immediately(self, topic: str, partition: int) -> bool:
-        """Return whether a batch that is added now can be sent immediately, without waiting for another batch."""
+        """Return whether a new batch of the partition can be sent immediately, without waiting for another batch."""
         state = self._busy.get((topic, partition))
         return state is None or (not state.waiting and self._is_within_window(state, state.added))
 

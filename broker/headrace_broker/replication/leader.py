@@ -50,7 +50,7 @@ class FollowerState:
         self.leader_end_at_fetch = -1
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Return whether the follower has every record, or was caught up within the last `lag_time_max_ms`."""
+        """Return whether the follower is at `leader_end_offset`, or was caught up within the last `lag_time_max_ms`."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
 

@@ -220,7 +220,10 @@ class Workload:
             return []
 
     def _has_read_all(self, positions: dict[TopicPartition, int]) -> bool:
-        """Return whether every partition was read to its log end offset. The topic with retention is not checked."""
+        """Return whether `positions` has reached the log end offset of every partition.
+
+        The topic with retention is not checked.
+        """
         return bool(self.final) and all(
             positions[item] >= final.end_offset for item, final in self.final.items() if item[0] != RETAINED
         )

@@ -278,7 +278,7 @@ class Replication:
     # -- deleted records ---------------------------------------------------------------------------------------------
 
     def low_watermark(self, partition: Partition) -> int:
-        """Return the lowest log start offset of the live replicas."""
+        """Return the lowest log start offset of the partition's live replicas."""
         log, replicas = partition.log, partition.replicas
         return log.log_start_offset if replicas is None else replicas.low_watermark(log.log_start_offset, self._is_live)
 
@@ -493,7 +493,10 @@ class Replication:
 
 
 def _advance_high_watermark(partition: Partition, offset: int) -> int:
-    """Advance the high watermark. Return the approximate size of the newly committed records, at least 1."""
+    """Advance the partition's high watermark to `offset`.
+
+    Return the approximate size of the newly committed records, at least 1.
+    """
     before = partition.log.high_watermark
     partition.log.advance_high_watermark(offset)
     committed = 0
