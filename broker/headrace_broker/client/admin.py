@@ -154,7 +154,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return await self._retry(attempt, "deleting topics")
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted."""
+        """Return the sorted names of all topics. Internal topics are included only if `include_internal` is set."""
         view = await self._metadata(None)
         return sorted(name for name, topic in view.topics.items() if include_internal or not topic.is_internal)
 

@@ -106,9 +106,9 @@ class ReplicaAdmin:
         *,
         may_change_replication_factor: bool = True,
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Reassign partitions to these replicas; return {partition: None or the error}.
+        """Reassign each partition to its replicas in `targets`; return {partition: None or the error}.
 
-        If the replicas of a partition are None, cancel its ongoing reassignment.
+        If the replicas of a partition are None, cancel the partition's ongoing reassignment.
         """
         message = AlterPartitionReassignmentsRequest(
             allow_replication_factor_change=may_change_replication_factor,

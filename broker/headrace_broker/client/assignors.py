@@ -172,7 +172,10 @@ class Assignor:
     carries_owned_in_user_data: bool = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation_id: int) -> bytes | None:
-        """Return the user data that the assignor needs in the next rebalance, or None if it needs no user data."""
+        """Return the user data of the member's next JoinGroup request, or None if the assignor needs no user data.
+
+        The user data contains the generation and, for the assignor `sticky`, the partitions in `owned`.
+        """
         if self.carries_owned_in_user_data:
             return encode_sticky_user_data(owned, generation_id)
         if self.cooperative:

@@ -116,7 +116,10 @@ class Batcher:
         self._built.clear()
 
     def _fail_deliveries(self, parts: list[DeliveryPart], error: ClientError) -> None:
-        """Fail the deliveries in the event loop's thread. Only this thread may complete deliveries."""
+        """Report `error` to the delivery of each part.
+
+        This runs in the event loop's thread, because only this thread may complete deliveries.
+        """
         self._loop.call_soon_threadsafe(deliveries.fail, parts, error)
 
     def _partition_records(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:

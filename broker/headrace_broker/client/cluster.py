@@ -295,7 +295,7 @@ class Cluster:
             self.request_refresh()
 
     def refresh_at_least_every(self, interval_ms: float) -> None:
-        """Refresh the metadata at least this often, even if metadata.max.age.ms is longer."""
+        """Refresh the metadata at least every `interval_ms`, even if metadata.max.age.ms is longer."""
         self._max_age_ms = min(self._max_age_ms, interval_ms)
         self._refresh_wanted.set()
 
@@ -523,7 +523,7 @@ class Cluster:
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:
-        """Return the connection to a group's coordinator that is used for `purpose`.
+        """Return the connection for `purpose` to the coordinator of a group.
 
         Each purpose has its own connection, so that a Fetch request does not delay group requests. Raises ClientError.
         """

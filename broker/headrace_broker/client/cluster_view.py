@@ -67,7 +67,7 @@ class ClusterView:
         return view if view.leader_id in self.nodes else None
 
     def is_replica(self, topic: str, partition: int, node_id: int) -> bool:
-        """Return whether this broker is known and has an online replica of the partition."""
+        """Return whether the broker `node_id` is known and has an online replica of the partition."""
         known = self.topics.get(topic)
         if known is None or not 0 <= partition < len(known.partitions) or node_id not in self.nodes:
             return False

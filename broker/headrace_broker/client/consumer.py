@@ -274,7 +274,8 @@ class Consumer:
     async def _next(self, deadline_ms: float, limit: int | None) -> tuple[Rebalance | None, list[FetchedChunk]]:
         """Return a pending rebalance or the fetched chunks; wait for one of them until the deadline.
 
-        Raises a pending error. After `wake_up`, return without waiting.
+        If the poll has a record limit (`limit`), return at most one chunk. Raises a pending error. After `wake_up`,
+        return without waiting.
         """
         await self._on_poll()
         while True:

@@ -116,7 +116,7 @@ class ConsumerGroup:
     # -- the subscription --------------------------------------------------------------------------------------------
 
     def _update_matching_topics(self, view: ClusterView) -> bool:
-        """Update the topics that match the pattern; return whether they changed."""
+        """Find the topics in `view` that match the subscribed pattern; return whether the matching topics changed."""
         if self._pattern is None:
             return False
         skips_internal = self._config.exclude_internal_topics

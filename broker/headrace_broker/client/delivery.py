@@ -58,7 +58,7 @@ class Delivery:
         return self._pending > 1
 
     def expect_part(self) -> None:
-        """Add one pending part."""
+        """Add one part to the number of parts that the delivery waits for."""
         self._pending += 1
 
     def complete_part(self, partition: int, base_offset: int, count: int, log_append_time_ms: int = -1) -> None:
@@ -107,7 +107,7 @@ class DeliveryPart:
 
 
 def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int, log_append_time_ms: int = -1) -> None:
-    """Complete the deliveries of all records of a batch that starts at `base_offset` (-1 = unknown)."""
+    """Report to the delivery of each part that the batch was appended at `base_offset` (-1 = unknown)."""
     offset = base_offset
     for part in parts:
         part.delivery.complete_part(partition, offset, part.count, log_append_time_ms)
@@ -116,7 +116,7 @@ def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int, log
 
 
 def fail(parts: list[DeliveryPart], error: ClientError) -> None:
-    """Fail the deliveries of all records of a batch."""
+    """Report `error` to the delivery of each part of a failed batch."""
     for part in parts:
         part.delivery.fail_part(error)
 

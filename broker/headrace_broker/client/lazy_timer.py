@@ -1,4 +1,4 @@
-"""A timer that may expire earlier than requested, so that most calls of `set` cost almost nothing."""
+"""A timer that `set` never postpones. It may expire too early, but most calls of `set` cost almost nothing."""
 
 from __future__ import annotations
 

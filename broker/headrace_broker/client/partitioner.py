@@ -79,7 +79,7 @@ class StickyPartitioner:
         return current
 
     def count_produced(self, topic: str, size_bytes: int) -> None:
-        """Count bytes that were sent to the topic's current partition."""
+        """Add `size_bytes` to the number of bytes sent to the topic's current partition."""
         self._produced[topic] = self._produced.get(topic, 0) + size_bytes
 
     def _switch(self, topic: str, available: Sequence[int]) -> int:

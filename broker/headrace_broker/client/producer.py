@@ -484,7 +484,7 @@ class Producer:
         self._wake()
 
     def _abort(self, error: ClientError) -> None:
-        """Fail all unacknowledged sends."""
+        """Fail all unacknowledged sends with `error`."""
         if not self._closed:
             self._batcher.seal_all()
         for batch in self._batcher.drain_built():

@@ -165,7 +165,7 @@ class ProducerCore:
         self._busy[key] = state
 
     def can_send_immediately(self, topic: str, partition: int) -> bool:
-        """Return whether a batch that is added now can be sent immediately, without waiting for another batch."""
+        """Return whether a new batch of the partition can be sent immediately, without waiting for another batch."""
         state = self._busy.get((topic, partition))
         return state is None or (not state.waiting and self._is_within_window(state, state.added))
 
@@ -305,7 +305,10 @@ class ProducerCore:
         return Verdict.RETRY_AFTER_DATA_LOSS if is_loss and verdict is Verdict.RETRY else verdict
 
     def handle_disconnect(self, batch: ReadyBatch, now_ms: float) -> Verdict:
-        """Retry or fail a batch without a response. The broker may or may not have written the batch to the log."""
+        """Retry or fail a batch because the broker disconnected before it responded.
+
+        The broker may or may not have written the batch to the log.
+        """
         batch.outcome_unknown = self._idempotent
         return self._retry_or_fail(self._remove_in_flight(batch), batch, now_ms)
 
@@ -334,7 +337,7 @@ class ProducerCore:
         return requeued
 
     def replace(self, batch: ReadyBatch, parts: list[ReadyBatch]) -> None:
-        """Replace a batch that was too large with the two halves of this batch, at the same position in the queue."""
+        """Replace `batch`, which was too large, with its two halves `parts`, at the same position in the queue."""
         key = (batch.topic, batch.partition)
         state = self._partitions[key]
         for index, part in enumerate(parts):

@@ -63,7 +63,7 @@ class InternalTopic(Protocol):
 
 @dataclass(slots=True)
 class _CommitResult:
-    """The result of `ShardRunner.wait_for_commit`, which the runner sends like a response."""
+    """The result of `ShardRunner.wait_for_commit`, queued like the response to a request until the commit."""
 
     error_code: ErrorCode = ErrorCode.NONE
 

@@ -146,7 +146,7 @@ class GroupCoordinator:
     def start(self) -> None:
         """Start the periodic expiration of committed offsets.
 
-        The partitions are processed one at a time, each once per
+        The partitions of `__consumer_offsets` are processed one at a time, each once per
         offsets.retention.check.interval.ms.
         """
         self._expiry = asyncio.get_running_loop().create_task(self._expire_offsets_periodically())

@@ -62,7 +62,7 @@ class Timers:
         return None
 
     def pop_due(self, now_ms: int) -> Iterator[TimerKey]:
-        """Remove the deadlines that are not after `now_ms`, and yield their keys, the earliest first."""
+        """Remove the deadlines at or before `now_ms`, and yield their keys, the earliest first."""
         while self._heap and self._heap[0][0] <= now_ms:
             time_ms, key = heappop(self._heap)
             if self._queued.get(key) != time_ms:

@@ -128,8 +128,8 @@ def resolve_config(
 ) -> ConfigValue:
     """Return the effective value of a topic configuration.
 
-    The value comes from the first of these sources that has one: the topic's own configs, the dynamic broker configs
-    (`dynamic`, in this order), the broker's properties file, the default.
+    The first of these sources that sets the configuration supplies the value: the topic's own configs, the dynamic
+    broker configs (`dynamic`, in this order), the broker's properties file, the default.
 
     Some topic configurations have secondary broker keys, for example log.retention.hours for retention.ms. As in Kafka,
     a value from a secondary broker key is reported as the default and is not listed as a synonym. If a configuration

@@ -40,7 +40,7 @@ class OffsetIndex:
         self.positions.append(position)
 
     def lookup(self, relative_offset: int) -> int:
-        """Return the file position of the last entry at or before `relative_offset`, or 0 if no such entry exists."""
+        """Return the `.log` file position that the last entry at or before `relative_offset` contains, or 0 if none."""
         index = bisect_right(self.offsets, relative_offset) - 1
         return self.positions[index] if index >= 0 else 0
 

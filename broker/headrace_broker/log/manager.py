@@ -266,7 +266,7 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, config: LogConfig, now_ms: int, *, topic_id: bytes | None = None
     ) -> PartitionLog:
-        """Return the partition's log. A new log is created in the log directory with the fewest partitions.
+        """Return the partition's log. If it does not exist, create it in the log directory with the fewest partitions.
 
         Raises ApiError.
         """
@@ -328,9 +328,9 @@ class LogManager:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
 
     def mark_stray(self, topic: str, partition: int) -> None:
-        """Stop serving a partition that is not in the cluster metadata.
+        """Stop serving a partition that is not in the cluster metadata, and rename the partition's directory.
 
-        The new name of its directory ends with `-stray`. Raises ApiError KAFKA_STORAGE_ERROR if the rename fails.
+        The directory's new name ends with `-stray`. Raises ApiError KAFKA_STORAGE_ERROR if the rename fails.
         """
         log = self.logs[topic, partition]
         directory = self._stop_serving(log)

@@ -58,7 +58,10 @@ class PendingDeletions:
             self._renamed.append((now_ms + log.config.file_delete_delay_ms, target))
 
     def mark_stray(self, directory: LogDirectory, key: TopicPartition) -> str:
-        """Rename the partition's directory to a `-stray` name and return the new path. Raises OSError."""
+        """Rename the directory of the partition `key` to a `-stray` name and return the new path. Raises OSError.
+
+        `directory` is the log directory that contains the partition's directory.
+        """
         return self._rename(directory, key, STRAY_SUFFIX)
 
     def mark_other_topic_stray(self, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:

@@ -44,7 +44,10 @@ class RecentSnapshots:
                 self._older, self._newer = self._newer, (producers.end_offset, producers.encode_snapshot())
 
     def truncate(self, end_offset: int) -> tuple[int, bytes] | None:
-        """Remove snapshots after the new log end offset; return the newest remaining snapshot."""
+        """Remove the snapshots after `end_offset`, the new log end offset.
+
+        Return (end offset, content) of the newest remaining snapshot, or None.
+        """
         if self._newer is not None and self._newer[0] > end_offset:
             self._older, self._newer = None, self._older
         if self._newer is not None and self._newer[0] > end_offset:
@@ -124,7 +127,7 @@ def _replay_segment(producers: ProducerStateManager, segment: LogSegment, end_of
 
 
 def replay_producer(producers: ProducerStateManager, header: BatchHeader, batch: memoryview) -> None:
-    """Update the producer state with a batch of the log. Only control batches need `batch`.
+    """Update the producer state with a batch of the log. `batch` is read only if it is a control batch.
 
     Raises CorruptBatchError for a control batch that cannot be parsed.
     """

@@ -71,7 +71,7 @@ class ProducerEntry:
 
 
 class ProducerStateManager:
-    """The state of each producer of one partition after all batches before `end_offset`."""
+    """The state of each producer of one partition after the last batch below `end_offset` was appended."""
 
     __slots__ = ("_open_transactions", "end_offset", "producers")
 
@@ -210,7 +210,7 @@ class ProducerStateManager:
         return bytes(data)
 
     def load_snapshot(self, data: bytes, end_offset: int) -> None:
-        """Replace the state with a snapshot that was taken at `end_offset`. Raises CorruptSnapshotError."""
+        """Replace the state with the snapshot `data`, which was taken at `end_offset`. Raises CorruptSnapshotError."""
         self.producers = decode_snapshot(data)
         self.end_offset = end_offset
         self._open_transactions = {

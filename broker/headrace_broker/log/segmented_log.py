@@ -136,7 +136,9 @@ class SegmentedLog:
         return self._high_watermark
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark to `offset`, but at most to the log end offset. A smaller offset has no effect.
+        """Raise the high watermark to `offset`, but at most to the log end offset.
+
+        An offset at or below the current high watermark has no effect.
 
         Only this method raises the high watermark. It has these callers:
 
@@ -376,7 +378,7 @@ class SegmentedLog:
     def advance_log_start(self, offset: int) -> None:
         """Raise the log start offset to `offset`, and the high watermark to at least `offset`.
 
-        A smaller offset has no effect.
+        An offset at or below the current log start offset has no effect.
         """
         if offset <= self._log_start_offset:
             return

@@ -21,7 +21,7 @@ class AbortedTxn(NamedTuple):
 
 
 def encode_transaction_index(entries: Iterable[AbortedTxn]) -> bytes:
-    """Return the content of the index file. `entries` must be in the order of their markers."""
+    """Return the content of the index file. `entries` must be in the order of their abort markers."""
     return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
 
 

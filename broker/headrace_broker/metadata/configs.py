@@ -4,7 +4,8 @@
 configs. They are set for one broker or, with an empty resource name, for all brokers.
 
 The configs in `ELECTION_KEYS` affect elections. When one of them changes, the batch of metadata records that stores the
-change also updates the affected partitions. Unlike the other dynamic configs, they cannot be set for a single broker.
+change also updates the affected partitions. Unlike the other dynamic configs, the configs in `ELECTION_KEYS` cannot be
+set for a single broker.
 """
 
 from __future__ import annotations

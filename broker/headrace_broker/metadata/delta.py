@@ -58,7 +58,7 @@ def apply_records(base: MetadataImage, records: Iterable[MetadataRecord], offset
 
 
 def diff_images(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
-    """Return the delta between two images, for listeners that need a delta after a snapshot was loaded."""
+    """Return the delta from `base` to `image`, for listeners that need a delta after a snapshot was loaded."""
     delta = MetadataDelta(base)
     for topic in base.topics.values():
         if topic.topic_id not in image.topic_names:

@@ -85,7 +85,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The state after all records of the metadata log up to and including `offset`."""
+    """The cluster's state after all records of the metadata log up to and including `offset`."""
 
     offset: int = -1
     epoch: int = 0

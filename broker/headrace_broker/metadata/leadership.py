@@ -27,7 +27,7 @@ class TopicConfigs:
 def partition_change(
     image: MetadataImage, topic: TopicImage, index: int, topic_configs: TopicConfigs
 ) -> PartitionChange:
-    """Return a `PartitionChange` for the partition. The caller sets the requested change."""
+    """Return a `PartitionChange` for the topic's partition `index`. The caller then sets the fields to change."""
     partition = topic.partitions[index]
     unclean = topic_configs.unclean_election_enabled(image, topic.name)
     return PartitionChange(

@@ -40,10 +40,10 @@ def place_partitions(
 
 
 def next_start(image: MetadataImage, last_leader: int) -> int:
-    """Return the position in the round-robin order at which to place the partitions that are added to a topic.
+    """Return the position of the round-robin order at which the new partitions of an existing topic start.
 
-    `last_leader` is the preferred leader of the topic's last partition. The result is the position after the first
-    replica list that starts with `last_leader`, or 0 if no replica list starts with this broker.
+    `last_leader` is the preferred leader of the topic's last partition. The new partitions start after the first
+    position that has `last_leader` as its first replica, or at position 0 if there is no such position.
     """
     racks = _racks(image)
     if any(live for live, _ in racks):

@@ -29,7 +29,7 @@ def unpacker(letters: str) -> Callable[..., tuple[Any, ...]]:
 
 
 class DecoderSource(Source):
-    """Generates the source code of one decoder."""
+    """Generates the source code of the decoder for one version of a message class."""
 
     def __init__(self, message: type[Message], version: int) -> None:
         super().__init__(f"<decode {message.__name__} v{version}>")

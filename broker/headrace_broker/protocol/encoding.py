@@ -25,7 +25,7 @@ def packer(letters: str) -> Callable[..., bytes]:
 
 
 class EncoderSource(Source):
-    """Generates the source code of one encoder."""
+    """Generates the source code of the encoder for one version of a message class."""
 
     def __init__(self, message: type[Message], version: int) -> None:
         super().__init__(f"<encode {message.__name__} v{version}>")
@@ -158,8 +158,8 @@ class EncoderSource(Source):
     def _assign_with_length(self, value: str, *, nullable: bool, encode: str, empty: str) -> tuple[str, str]:
         """Generate code that assigns a value and its length on the wire to two variables; return the variables' names.
 
-        `value` is the expression for the value. The code `encode`, such as `.encode()`, is appended to it. If the value
-        is null, it is replaced by the expression `empty`, with the length -1, or 0 in flexible versions.
+        `value` is the expression for the value. The code `encode`, such as `.encode()`, is appended to this expression.
+        A null value is replaced by the expression `empty`, with the length -1, or 0 in flexible versions.
         """
         variable, size = self.fresh("v"), self.fresh("n")
         plus, null = (" + 1", "0") if self._flexible else ("", "-1")

@@ -298,7 +298,7 @@ def compile_constructor(message: type[Message]) -> Callable[..., None]:
 
 
 class _ReadOnly:
-    """Mixin for the shared default of a message class. The default is read-only. A copy of it is mutable."""
+    """Mixin for the shared default of a message class. The default is read-only. A copy of the default is mutable."""
 
     __slots__ = ()
 

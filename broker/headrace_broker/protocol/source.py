@@ -52,7 +52,7 @@ class Source:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Add a line that opens a block. Lines added inside this context are indented."""
+        """Add the line `header`, which opens a block. Lines added inside this context are indented."""
         self.line(header)
         self._depth += 1
         yield

@@ -45,7 +45,7 @@ from headrace_broker.raft.role import Role
 
 
 class Raft:
-    """One node of the quorum, voter or observer. Every input method returns the effects to execute."""
+    """One node of the quorum, voter or observer. Each method that handles an input returns the effects to execute."""
 
     def __init__(self, config: RaftConfig, log: RaftLog, state: QuorumState, rng: Random) -> None:
         self.config = config
@@ -284,7 +284,10 @@ class Raft:
     # -- for the roles ----------------------------------------------------------------------------------------------
 
     def maybe_transition(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Move to `epoch` if it is higher than the current epoch, or follow a new leader of the current epoch."""
+        """Move to `epoch` if it is higher than the current epoch. `leader_id` is its leader, or -1 if unknown.
+
+        If `epoch` is the current epoch, follow `leader_id` unless this node already knows the leader of the epoch.
+        """
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Unattached
 

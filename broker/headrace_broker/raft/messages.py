@@ -49,7 +49,7 @@ def preferred_successors(partition: end.EndQuorumEpochRequestPartitionData) -> l
 
 
 def metadata_partition(topics: Sequence[Any]) -> Any | None:
-    """Return the partition `__cluster_metadata-0`, or None if it is not the message's only partition."""
+    """Return the partition `__cluster_metadata-0` if it is the only partition in the message's `topics`, else None."""
     if len(topics) != 1 or len(topics[0].partitions) != 1 or not _is_metadata(topics[0]):
         return None
     partition = topics[0].partitions[0]

@@ -145,9 +145,10 @@ class Prospective(_Nominee):
         self.raft.transition_to(Candidate(self.raft, now_ms), now_ms)
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
-        """Become Unattached if `candidate` has a more up-to-date log, or an equal log and a higher id.
+        """Become Unattached if `candidate` has a more up-to-date log, or an equal log and a higher id than this node.
 
-        Therefore, if two nodes request pre-votes at the same time, only one of them starts an election.
+        `end` is the end of the candidate's log. If two nodes request pre-votes at the same time, only one of them
+        starts an election, because the other node becomes Unattached.
         """
         if (*end[::-1], candidate) > (*self.raft.log_end[::-1], self.raft.config.node_id):
             self.raft.transition_to(Unattached(self.raft, now_ms), now_ms)

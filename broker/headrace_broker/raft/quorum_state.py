@@ -20,7 +20,7 @@ class QuorumStateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The epoch, leader and vote of a node, which must be on disk before the node acts on them."""
+    """The epoch, leader and vote of a node. They must be on disk before the node acts on them."""
 
     leader_epoch: int = 0
     leader_id: int = NO_NODE

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """A role that ignores every event. Subclasses override the methods for the events that they handle."""
+    """The base class of all roles, which ignores every event.
+
+    Subclasses override the methods for the events that they handle.
+    """
 
     leader_id: int = NO_NODE
     grants_pre_vote: bool = False

@@ -207,7 +207,10 @@ def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def patch_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Set the base offset and the partition leader epoch in place. The CRC does not cover these fields."""
+    """Set the base offset and the partition leader epoch of the batch at `position` in place.
+
+    The CRC does not cover these fields.
+    """
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + OVERHEAD_SIZE, leader_epoch)
 

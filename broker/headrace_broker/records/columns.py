@@ -53,7 +53,10 @@ class RecordColumns:
         )
 
     def whole_values(self) -> list[bytes | None]:
-        """Return complete values: the bytes of `before`, the value, and the bytes of `after`. Null values stay None."""
+        """Return each value with the bytes `before` in front of it and the bytes `after` behind it.
+
+        Null values stay None.
+        """
         before, after = self.before, self.after
         if not before and not after:
             return self.values

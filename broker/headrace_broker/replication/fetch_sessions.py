@@ -102,7 +102,7 @@ class FetchSession:
         )
 
     def mark_sent(self, key: Key, data: PartitionData) -> None:
-        """Store the values sent to the client.
+        """Store the values in `data`, which were sent to the client for the partition `key`.
 
         If `data` has an error code, the next response contains the partition again.
         """

@@ -50,7 +50,7 @@ class FollowerState:
         self.leader_end_at_fetch = -1
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Return whether the follower has every record, or was caught up within the last `lag_time_max_ms`."""
+        """Return whether the follower is at `leader_end_offset`, or was caught up within the last `lag_time_max_ms`."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
 
@@ -129,7 +129,10 @@ class LeaderReplicas:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """Update the state of a follower that fetches at `offset`. Raises ApiError if the broker is not a replica."""
+        """Update the state of the follower on broker `replica`, which fetches at `offset`.
+
+        Raises ApiError if this broker has no replica of the partition.
+        """
         follower = self.followers.get(replica)
         if follower is None:
             raise ApiError(

@@ -142,7 +142,7 @@ class ControllerService:
         return outcome.response
 
     async def _wait_until_committed(self) -> None:
-        """Wait until the records of all earlier decisions are committed.
+        """Wait until all records that this controller has appended so far are committed.
 
         A response, even an error, must not depend on records that may still be lost. Raises ApiError NOT_CONTROLLER if
         this node loses the leadership while it waits.

@@ -59,7 +59,7 @@ class GroupPartitionLoader:
                 await self._groups.load(index)
 
     def on_partition_removed(self, index: int) -> None:
-        """Unload a partition, if it is loaded."""
+        """Unload the `__consumer_offsets` partition `index`, if it is loaded."""
         if self._loaded.pop(index, None) is not None:
             self._groups.unload(index)
 

@@ -490,7 +490,7 @@ class Node:
         logger.info("Node %d stopped", self.node_id)
 
     def _close(self, *, clean: bool) -> None:
-        """Close the logs and release the directories, after the last write."""
+        """Close the logs and release the directories. If `clean` is set, this was a clean shutdown."""
         if self.broker is not None:
             self.broker.close(clean=clean)
         for directory in self._directories:

@@ -1,4 +1,7 @@
-"""The command `python -m headrace_broker.simulation --seed N [N ...] [--count M] [--verbose]`, which runs seeds."""
+"""Runs the simulation once with each of the given seeds.
+
+The command is `python -m headrace_broker.simulation --seed N [N ...] [--count M] [--verbose]`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import time
 
 
 def main() -> int:
-    """Run the seeds and return the exit status: 1 if a seed failed, otherwise 0."""
+    """Run the simulation with each seed, and return the exit status: 1 if a run failed, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m headrace_broker.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=[0], nargs="+", help="the seeds to run")
     parser.add_argument("--count", type=int, default=1, help="the number of seeds to run, from each --seed on")

@@ -26,7 +26,7 @@ class CompactedLog:
         self._end_offset = 0
 
     def record_committed(self, view: memoryview, position: int, header: BatchHeader) -> None:
-        """Add a committed batch.
+        """Add the committed batch that starts at `position` in `view`.
 
         Ignore the batch if it is below the end offset of the batches that were added before.
         """

@@ -132,8 +132,8 @@ class History:
 def _check_latest(items: list[SentRecord], final: FinalLog) -> None:
     """Check that the log has each key's latest value.
 
-    If the latest record of a key is a tombstone, it may have been removed. The log may then contain older values of the
-    key.
+    If the latest record of a key is a tombstone, compaction may have removed the tombstone. The log may then contain
+    older values of the key.
     """
     latest = {key: value for _, (key, value) in sorted(final.records.items())}
     for key, last in {item.key: item for item in items}.items():

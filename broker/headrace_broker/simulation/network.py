@@ -53,7 +53,7 @@ class SimulatedNetwork:
         return delay
 
     def record_arrival(self, end: _SimulatedTransport, chunk: bytes | None) -> None:
-        """Count a chunk that has arrived, and add it to the digest of all arrived chunks."""
+        """Count a chunk that has arrived at `end`, and add it to the digest of all chunks that have arrived."""
         self.chunks += 1
         self.digest = crc32(chunk or b"", self.digest ^ (self.loop.now_us & 0xFFFFFFFF))
 
@@ -286,7 +286,7 @@ class _SimulatedTransport(asyncio.Transport):
         return bool(self._outgoing)
 
     def receive(self, chunk: bytes | None) -> None:
-        """Receive a chunk from the peer."""
+        """Receive a chunk from the peer (None = the peer has closed its end)."""
         sender = self.peer
         if chunk is not None:
             sender.on_delivered(len(chunk))

@@ -345,10 +345,10 @@ class SimulatedCluster:
     def _is_tolerable(self) -> bool:
         """Return whether the cluster tolerates the current faults.
 
-        If an ISR or ELR member of a partition lost power, at least one of these members must have had no unclean
-        shutdown. This must hold in the committed image and in the uncommitted images, because any of these images may
-        become the current image. This rule does not apply to the topic with unclean leader election, because its
-        records may be lost.
+        If an ISR or ELR member of a partition lost power, another ISR or ELR member must have had no unclean shutdown.
+        This must hold in the committed image and in the uncommitted images, because any of these images may become the
+        current image. This rule does not apply to the topic with unclean leader election, because the topic's records
+        may be lost.
         """
         for image in (self.image, *self.uncommitted_images):
             for topic in image.topics.values():

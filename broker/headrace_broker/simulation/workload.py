@@ -220,7 +220,10 @@ class Workload:
             return []
 
     def _has_read_all(self, positions: dict[TopicPartition, int]) -> bool:
-        """Return whether every partition was read to its log end offset. The topic with retention is not checked."""
+        """Return whether `positions` has reached the log end offset of every partition.
+
+        The topic with retention is not checked.
+        """
         return bool(self.final) and all(
             positions[item] >= final.end_offset for item, final in self.final.items() if item[0] != RETAINED
         )
@@ -358,7 +361,10 @@ class Workload:
             raise error
 
     async def _attempt(self, call: Coroutine[Any, Any, Any], topic: str, *, exists: bool) -> bool | None:
-        """Create or delete a topic. Return `exists`, the topic's state after success, or None if the request failed."""
+        """Run `call`, which creates or deletes a topic. Return `exists` if it succeeds, or None if it fails.
+
+        `exists` is true if `call` creates the topic, and false if `call` deletes it.
+        """
         try:
             error = (await call)[topic]
         except ClientError as failure:
@@ -370,7 +376,7 @@ class Workload:
     # -- the end of the run ------------------------------------------------------------------------------------------
 
     async def _audit(self, name: str) -> None:
-        """Read every partition from offset 0 to the log end offset with the new client `name`."""
+        """Read every partition from offset 0 to the log end offset, with a new client that is named `name`."""
         consumer = await self._open(Consumer, self._consumer_config(name, client_rack=""))
         consumer.assign(self.partitions)
         ends = await self._log_end_offsets(consumer)
@@ -400,8 +406,8 @@ class Workload:
     ) -> bool:
         """Add the batches that client `name` has read to `found`. Return False if `batches` is empty.
 
-        Raises Violation if an existing record is missing between the client's position and a batch. Updates
-        `positions`.
+        Also update `positions`. Raises Violation if a batch does not start at the client's position, unless the records
+        between the position and the batch may have been removed.
         """
         for batch in batches:
             partition, columns = (batch.topic, batch.partition), batch.columns

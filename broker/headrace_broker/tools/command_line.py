@@ -222,7 +222,10 @@ def client_properties(options: argparse.Namespace) -> dict[str, str]:
 
 
 def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:
-    """Create a client's configuration and print its warnings to standard error. Raises ClientConfigError."""
+    """Return the client configuration with these `properties`, and print its warnings to standard error.
+
+    `kind` is the kind of client. Raises ClientConfigError.
+    """
     from headrace_broker.client.config import ClientConfig
 
     config = ClientConfig.from_properties(properties, kind)

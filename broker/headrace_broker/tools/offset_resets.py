@@ -96,7 +96,7 @@ def clamp_offsets(
 
 
 def to_csv(resets: Mapping[str, OffsetPlan], *, with_group: bool) -> str:
-    """Format plans as CSV lines `[group,]topic,partition,offset`."""
+    """Format the plans in `resets`, {group: plan}, as CSV lines `[group,]topic,partition,offset`."""
     import csv
     import io
 

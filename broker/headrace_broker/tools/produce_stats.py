@@ -20,7 +20,7 @@ class FailureCounts:
         self._by_kind: dict[str, int] = {}
 
     def add(self, records: int, error: BaseException) -> list[str]:
-        """Count records that failed with the same error; return the lines to print."""
+        """Add `records`, the number of records that failed with `error`; return the lines to print."""
         code = getattr(error, "code", None)
         kind = type(error).__name__ if code is None else code.name
         lines = [] if kind in self._by_kind else [f"{error} (the tool only counts further errors of this type)"]
@@ -45,14 +45,14 @@ class Window:
         self.latency_max_ms = 0
 
     def add(self, records: int, size_bytes: int, latency_ms: int) -> None:
-        """Count records that were acknowledged together."""
+        """Add records that were acknowledged together: their number, their total size and their latency."""
         self.records += records
         self.size_bytes += size_bytes
         self.latency_sum_ms += latency_ms * records
         self.latency_max_ms = max(self.latency_max_ms, latency_ms)
 
     def rates(self, now_ms: float) -> tuple[float, float]:
-        """Return (records, MB) per second."""
+        """Return (records per second, MB per second) from the start of the interval to `now_ms`."""
         elapsed_s = max(now_ms - self.start_ms, 1) / 1000
         return self.records / elapsed_s, self.size_bytes / elapsed_s / _MB
 

@@ -116,7 +116,10 @@ async def _describe_from_metadata(
 
 
 async def _reassignments(admin: Admin, names: Sequence[str]) -> dict[tuple[str, int], Reassignment]:
-    """Return the partitions' reassignments, or {} if the broker does not support or authorize the request."""
+    """Return the ongoing reassignments of the topics `names`, by (topic, partition).
+
+    Return {} if the broker does not support the request, or does not authorize it.
+    """
     connection = await admin.cluster.any_connection()
     if ApiKey.LIST_PARTITION_REASSIGNMENTS not in connection.versions:
         return {}

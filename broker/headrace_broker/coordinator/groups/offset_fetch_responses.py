@@ -54,7 +54,7 @@ def topic_error(topic: OffsetFetchRequestTopics, error: ErrorCode) -> OffsetFetc
 
 
 def fetch_response(groups: list[OffsetFetchResponseGroup], version: int) -> OffsetFetchResponse:
-    """Build the response in the format of `version`."""
+    """Build the OffsetFetch response with the results of `groups`, in the format of `version`."""
     if version >= MANY_GROUPS_VERSION:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups

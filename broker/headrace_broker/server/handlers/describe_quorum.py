@@ -70,7 +70,7 @@ def _unknown(index: int) -> DescribeQuorumResponsePartitionData:
 
 
 def _state(node_id: int, seen: Progress, ahead_ms: int) -> ReplicaState:
-    """Return a replica's progress with wall-clock timestamps: its monotonic times plus `ahead_ms`."""
+    """Return the progress `seen` of a replica with wall-clock timestamps: the monotonic times plus `ahead_ms`."""
     return ReplicaState(
         replica_id=node_id,
         log_end_offset=seen.end_offset,

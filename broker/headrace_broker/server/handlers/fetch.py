@@ -448,7 +448,10 @@ def _check_epoch_and_divergence(
 def _record_follower_offset(
     broker: Broker, partition: Partition, request: FetchRequest, wanted: FetchPartition, replica: int
 ) -> bool:
-    """Store the follower's fetch offset in the leader's state. Returns False if the offset is out of range."""
+    """Store the fetch offset in `wanted` as the offset of the follower `replica`.
+
+    Returns False if the offset is out of range.
+    """
     is_within = partition.log.log_start_offset <= wanted.fetch_offset <= partition.log.log_end_offset
     if is_within:
         broker.replication.on_follower_fetch(partition, replica, request.replica_state.replica_epoch, wanted)

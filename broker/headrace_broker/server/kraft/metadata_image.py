@@ -35,7 +35,7 @@ class CommittedImage:
         self._publish(delta, delta.image(last_offset, epoch))
 
     def replace(self, image: MetadataImage) -> None:
-        """Replace the image with the image in a snapshot."""
+        """Replace the current image with `image`, which was read from a snapshot."""
         self._publish(diff_images(self.image, image), image)
 
     def pop_removed_topics(self) -> dict[bytes, TopicImage]:

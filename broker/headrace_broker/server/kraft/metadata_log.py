@@ -122,7 +122,10 @@ class MetadataLog:
                 self._check_segment(base, end)
 
     def _check_segment(self, base: int, end: int | None) -> None:
-        """Raise StartError if a segment is corrupt or incomplete. `end` is the base offset of the next segment."""
+        """Raise StartError if the segment with the base offset `base` is corrupt or incomplete.
+
+        `end` is the base offset of the next segment, or None for the last segment.
+        """
         path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
         log = self._storage.read(path) if self._storage.exists(path) else None
         if log is None:
@@ -139,7 +142,9 @@ class MetadataLog:
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def _load_snapshot(self, base_offset: int) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
-        """Return the newest valid snapshot, or None, and its records.
+        """Return (end offset, epoch) of the newest valid snapshot, and the snapshot's records.
+
+        If there is no valid snapshot, return None and an empty list.
 
         `base_offset` is the base offset of the first segment. If it is not 0, and no valid snapshot contains the
         earlier records, this method raises StartError.
@@ -188,13 +193,16 @@ class MetadataLog:
         return self._snapshot, records
 
     def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return the snapshot whose end offset is the log start offset, or None if the log begins at offset 0."""
+        """Return (end offset, epoch) of the snapshot that ends at the log start offset.
+
+        Return None if the log begins at offset 0.
+        """
         if self.log_start_offset == 0:
             return None
         return next((known for known in self.snapshots.ids if known[0] == self.log_start_offset), None)
 
     def latest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return the newest complete snapshot, or None."""
+        """Return (end offset, epoch) of the newest complete snapshot, or None if there is no snapshot."""
         return self.snapshots.ids[-1] if self.snapshots.ids else None
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:

@@ -56,7 +56,10 @@ class Peers:
         return sum(connection.is_open for connection in self._connections.values())
 
     def send(self, node_id: int, request: Request[Any], on_response: OnResponse) -> None:
-        """Send a request. `on_response` is called once: with the response, or with None if the request fails."""
+        """Send a request to the voter `node_id`.
+
+        `on_response` is called once: with the response, or with None if the request fails.
+        """
         connection = self._connections.get(node_id)
         if connection is not None and connection.is_open:
             self._send_on(connection, request, on_response)
@@ -140,7 +143,7 @@ class Peers:
         return connection
 
     def _record_failure(self, node_id: int, error: ClientError) -> bool:
-        """Store the reason why a connection failed. Returns False if the caller should retry.
+        """Store why the connection to `node_id` failed with `error`. Returns False if the caller should retry.
 
         The caller should retry if the connection was accepted and then closed immediately, because the other process
         may be exiting.

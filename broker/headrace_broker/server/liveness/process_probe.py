@@ -19,7 +19,7 @@ _ADDRESS_UNUSABLE = {str(errno.EADDRNOTAVAIL), str(errno.ENETUNREACH), str(errno
 
 
 def is_connection_refused(error: BaseException | None) -> bool:
-    """Return whether a connection failed because no process listens on this port at any address of the host."""
+    """Return whether a connection failed because no process listens on its port at any address of the host."""
     if isinstance(error, ConnectionRefusedError):
         return True
     if not isinstance(error, OSError):

@@ -136,7 +136,7 @@ class Meter:
         return _MeteredConnection(self._router, listener, limits, self)
 
     def disconnected(self, listener: str) -> None:
-        """Count a closed connection."""
+        """Count a closed connection of the listener."""
         now_s = perf_counter()
         self.connections_closed.setdefault(listener, Rate(now_s)).add(1, now_s)
 

@@ -53,7 +53,7 @@ class MetricsPage:
         self.sample(name, value)
 
     def summary(self, name: str, text: str, latencies: LatencySamples) -> None:
-        """Add a summary with its quantiles in ms."""
+        """Add the summary `name` with the help text `text` and the quantiles of `latencies` in ms."""
         self.family(name, "summary", f"{text} in ms, over the last 1000")
         self.quantiles(name, latencies)
 

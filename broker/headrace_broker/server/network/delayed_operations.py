@@ -90,7 +90,10 @@ class DelayedOperations:
         return key in self._by_key or key in self._produces
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> list[DelayedOperation]:
-        """Return the operations that complete because the key's data has grown by `size_bytes` to `end_offset`."""
+        """Remove and return the operations on `key` that can complete now.
+
+        The data of `key` has grown by `size_bytes` to `end_offset`.
+        """
         due = self._complete_produces(key, end_offset)
         for operation in self._by_key.get(key, ()):
             if operation.missing_bytes is not None:

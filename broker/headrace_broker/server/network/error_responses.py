@@ -29,7 +29,7 @@ _RESULT_ARRAYS = ("topics", "responses", "results")
 
 
 def error_response(request: Request[Any], version: int, code: ErrorCode, message: str) -> Response:
-    """Build the response that has this error for every item in the request."""
+    """Build the response that has the error `code` and `message` for every item in the request."""
     return _BUILDERS[type(request)](request, version, code, message)
 
 

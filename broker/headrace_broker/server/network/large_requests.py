@@ -112,7 +112,10 @@ class ResponseMerger:
         self.response: Any = None
 
     def add(self, response: Any) -> None:
-        """Merge the response to one part. A response with a top-level error replaces the merged response."""
+        """Merge `response`, which answers one part of the request, into the complete response.
+
+        A response with a top-level error replaces the complete response.
+        """
         if self.response is None or _has_failed(response):
             self.response, items = response, getattr(response, self._arrays[0])
             setattr(response, self._arrays[0], [])
@@ -178,8 +181,8 @@ class LargeRequests:
     ) -> Result:
         """Decode a request with `read`, handle it in parts, and encode the response with `write`.
 
-        `read` and `write` run in another thread. Each of `splits` names arrays of the request. The request is split by
-        the first of `splits` for which the request contains items.
+        `read` and `write` run in another thread. Each of `splits` names nested arrays of the request. The request is
+        split by the first of `splits` that names a non-empty array.
         """
         async with self._requests:
             with self._gc_paused():

@@ -57,9 +57,10 @@ class Purgatory:
         return operation
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> None:
-        """Complete the operations that can complete because the key's data has grown by `size_bytes` to `end_offset`.
+        """Complete the operations on `key` that can complete now.
 
-        The completed operations run once the caller returns.
+        The data of `key` has grown by `size_bytes` to `end_offset`. The completed operations run once the caller
+        returns.
         """
         self._complete_soon(self._operations.try_complete(key, end_offset, size_bytes))
 

@@ -51,7 +51,7 @@ class RequestMemoryPool:
         return bool(self._waiting) or self._over_limit_user is not None
 
     def is_waiting(self, user: MemoryPoolUser) -> bool:
-        """Return whether the connection waits for memory, because `try_allocate` returned False."""
+        """Return whether the connection `user` waits for memory, because `try_allocate` returned False."""
         return user in self._waiting
 
     def holders(self) -> list[MemoryPoolUser]:
@@ -95,11 +95,11 @@ class RequestMemoryPool:
         self._wake_next()
 
     def add_in_process(self, size_bytes: int) -> None:
-        """Count a request that stays in memory while it is processed. Such a request never waits for memory."""
+        """Count a request of `size_bytes` as used memory while it is processed, even if this exceeds the limit."""
         self.used_bytes += size_bytes
 
     def release_in_process(self, size_bytes: int) -> None:
-        """Stop counting a request whose processing has ended."""
+        """Stop counting a request of `size_bytes`, because its processing has ended."""
         self.used_bytes -= size_bytes
         self._wake_next()
 

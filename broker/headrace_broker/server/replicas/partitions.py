@@ -169,7 +169,10 @@ class PartitionTable:
         return removed
 
     def remove_reassigned(self, topic: TopicImage, indexes: Iterable[int]) -> list[Partition]:
-        """Remove and return the given partitions whose replica was moved from this broker to other brokers."""
+        """Remove the partitions `indexes` of `topic` that were moved from this broker to other brokers.
+
+        Returns the removed partitions.
+        """
         held = self.by_name.get(topic.name, {})
         moved = [index for index in indexes if index in held and self._node_id not in topic.partitions[index].replicas]
         self.partitions_per_request_max -= _REQUESTED_PER_PARTITION * len(moved)

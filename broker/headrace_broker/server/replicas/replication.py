@@ -278,7 +278,7 @@ class Replication:
     # -- deleted records ---------------------------------------------------------------------------------------------
 
     def low_watermark(self, partition: Partition) -> int:
-        """Return the lowest log start offset of the live replicas."""
+        """Return the lowest log start offset of the partition's live replicas."""
         log, replicas = partition.log, partition.replicas
         return log.log_start_offset if replicas is None else replicas.low_watermark(log.log_start_offset, self._is_live)
 
@@ -440,7 +440,10 @@ class Replication:
         )
 
     def _handle_alter_response(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
-        """Handle the response. Return False if a proposal has to be sent again."""
+        """Handle the response to the AlterPartition request for `proposals`.
+
+        Return False if a proposal has to be sent again.
+        """
         if response.error_code != ErrorCode.NONE:
             self._log_alter_failure(ErrorCode.from_code(response.error_code).name)
             self._requeue(proposals)
@@ -490,7 +493,10 @@ class Replication:
 
 
 def _advance_high_watermark(partition: Partition, offset: int) -> int:
-    """Advance the high watermark. Return the approximate size of the newly committed records, at least 1."""
+    """Advance the partition's high watermark to `offset`.
+
+    Return the approximate size of the newly committed records, at least 1.
+    """
     before = partition.log.high_watermark
     partition.log.advance_high_watermark(offset)
     committed = 0
