@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 from psycopg.abc import Loader
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from headrace_connectors.jdbc.statements import Statement
 
@@ -95,7 +95,10 @@ class ServerSideRows:
             self._requested.append(cursor.execute(f"FETCH FORWARD {size} FROM {_NAME}", prepare=False))
 
     def close(self) -> None:
-        """Cancel the outstanding requests for rows, discard the remaining rows, and close the cursor."""
+        """Cancel the outstanding requests for rows, discard the remaining rows, and close the cursor.
+
+        Also closes the connection if it cannot leave pipeline mode, and can therefore execute no other statement.
+        """
         try:
             if self._requested:
                 self._connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
@@ -106,6 +109,8 @@ class ServerSideRows:
                 self._pipeline.__exit__(None, None, None)
         except psycopg.Error as error:
             logger.debug("Ignoring an error of a FETCH statement while closing the cursor: %s", error)
+            if self._connection.info.pipeline_status != PipelineStatus.OFF:
+                self._connection.close()
         if self._connection.info.transaction_status == TransactionStatus.INERROR:
             self._connection.rollback()
         self._cursor.close()
