@@ -124,7 +124,7 @@ async def wait_for_leader(cluster: SimulatedCluster, leader: int, *, in_sync: in
 
 
 def test_leader_that_is_isolated_from_the_controllers_acknowledges_no_record() -> None:
-    """Rule R4: the isolated leader cannot remove its follower from the ISR by itself.
+    """Rule R4 in docs/broker.md: the isolated leader cannot remove its follower from the ISR by itself.
 
     The follower fetches from the new leader.
     """
@@ -380,7 +380,10 @@ def test_leader_with_a_missing_segment_resigns_and_another_replica_is_elected() 
 
 @pytest.mark.parametrize("loses", ["end of segment", "segment", "directory"])
 def test_replica_that_lost_records_while_its_broker_was_stopped_is_not_elected(loses: str) -> None:
-    """Rule R6: the replica's log loses acknowledged records after a clean shutdown of the broker."""
+    """Rule R6 in docs/broker.md: the disk loses what `loses` says after a clean shutdown of the broker.
+
+    The loss includes acknowledged records.
+    """
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=2)
@@ -550,7 +553,7 @@ def test_group_member_switches_to_new_coordinator_while_old_coordinator_hangs() 
 
 
 async def open_client_with_long_timeout(bootstrap: str, role: str) -> Cluster:
-    """Create the topic, and connect a client with the role "producer" or "consumer" to `bootstrap`.
+    """Create the test topic, and return a client of `bootstrap` with the role `role` ("producer" or "consumer").
 
     The client's request timeout is 30 s.
     """

@@ -30,7 +30,7 @@ class EncodingOptions(NamedTuple):
 
 
 def to_json(schema: Schema | None, value: Any, options: EncodingOptions) -> Any:
-    """Convert a value to the tree that msgspec encodes. Raises DataError."""
+    """Convert a value to Python objects that msgspec encodes as JSON. Raises DataError."""
     if value is None:
         return _null(schema, options)
     if schema is None:

@@ -74,7 +74,7 @@ def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ())
 
 
 def set_process_context(connector: str, scope: str = "") -> None:
-    """Set the context of this process's log lines. The context variable `connector_context` takes precedence."""
+    """Start this process's log lines with the prefix `[connector|scope]`, unless `connector_context` is set."""
     global _process_context
     _process_context = context(connector, scope)
 

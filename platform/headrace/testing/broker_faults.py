@@ -25,7 +25,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """An effect of a fault: the proxy delivers the broker's response this many seconds late."""
+    """An effect of a fault: the proxy delivers the broker's response `seconds` later than it receives the response."""
 
     seconds: float
 
