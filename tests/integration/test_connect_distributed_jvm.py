@@ -222,7 +222,7 @@ KEYS = {
 
 
 def status_records(worker: DistributedWorker) -> list[Record]:
-    """Return the records of the status topic without repeated tombstones and repeated active topics."""
+    """Return the records of the status topic, without repetitions of tombstones and of active-topic records."""
     records: list[Record] = []
     last: dict[bytes, bytes | None] = {}
     for message in read_topic(worker.bootstrap_servers(), worker.settings["status.storage.topic"]):

@@ -32,7 +32,7 @@ class ValueReplacer:
         self._pattern = re.compile("|".join(map(_whole_words, forms)) or r"(?!)")
 
     def replace(self, text: str) -> str:
-        """Return the text with all values replaced."""
+        """Return the text with each value in `replacements` replaced."""
         return self._pattern.sub(lambda found: self._replacements[found[0]], text)
 
 
