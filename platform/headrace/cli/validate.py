@@ -46,7 +46,10 @@ def _is_worker_file(path: Path) -> bool:
 
 
 def _validate_worker(path: Path) -> bool:
-    """Print the errors and warnings that a worker with this file would log when it starts."""
+    """Print the errors and warnings that a worker with this file would log when it starts.
+
+    Return whether there are no errors.
+    """
     from headrace.cli.worker_process import resolve_variables
     from headrace.runtime.converter_check import check
     from headrace.runtime.worker_checks import check_worker
