@@ -125,7 +125,7 @@ _changed_ms: dict[str, int] = {}
 
 
 def configure_logging(level: int = logging.INFO) -> None:
-    """Write all log records of this process to stderr."""
+    """Write the log records of this process that have at least the level `level` to stderr."""
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)

@@ -172,7 +172,7 @@ def converter_props(key: str, *levels: Props) -> Props:
 
 
 def create_converter_of(key: str, *levels: Props) -> Any:
-    """Create the converter that `converter_props` selects.
+    """Create the converter for `key`, with the configuration that `converter_props` selects from `levels`.
 
     Raises ConfigErrors, ConnectError and the converter's errors.
     """
