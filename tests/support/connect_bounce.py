@@ -233,7 +233,7 @@ def sink_numbers(directory: Path, sink: str, name: str) -> list[int]:
 
 
 def topic_numbers(bootstrap_servers: str, name: str) -> list[int]:
-    """Return the numbers in the topic of a source."""
+    """Return the line numbers of the records in the topic of the source `name`."""
     deadline = time.monotonic() + 60
     while True:
         try:
