@@ -136,7 +136,10 @@ class Run:
         return self._await_all(pending)
 
     def _await_all(self, pending: dict[str, Callable[[], str]]) -> dict[str, float]:
-        """Wait until every function in `pending` returns an empty string. The keys of `pending` name the conditions."""
+        """Wait until every function in `pending` has returned an empty string.
+
+        The keys of `pending` name the conditions. Return the seconds after which each condition was met.
+        """
         began_s = printed_s = time.monotonic()
         steps: dict[str, float] = {}
         while True:
