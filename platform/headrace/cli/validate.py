@@ -109,7 +109,7 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
 
 @contextmanager
 def _print_log_as_warnings(path: Path) -> Iterator[None]:
-    """During validation, print warnings and errors that plug-ins log, e.g. that a database does not respond."""
+    """Print the warnings and errors that plug-ins log while they validate the file `path`."""
     handler = _WarningPrinter(path)
     root = logging.getLogger()
     root.addHandler(handler)
