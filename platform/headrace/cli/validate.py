@@ -20,7 +20,10 @@ from headrace.runtime.worker_config import WorkerConfig, is_distributed
 
 
 def validate_files(paths: Sequence[Path], worker_file: Path | None) -> bool:
-    """Print the errors of each file; return whether all files are valid."""
+    """Print the errors of each file; return whether all files are valid.
+
+    Connector files are validated with the settings of the worker in `worker_file`, if it is not None.
+    """
     try:
         worker = {} if worker_file is None else read_properties(worker_file)
     except FileError as error:
