@@ -17,9 +17,9 @@ An escape sequence, for example `\\n` in a string of `repr` or `%3D` in a URL, i
 class ValueReplacer:
     """Replaces each value with its replacement, in one pass: a replacement is not searched for further values.
 
-    Where two values begin, the longer one is replaced. A value that begins or ends with a letter, digit or underscore
-    is not replaced inside a longer word, so that `postgres` does not match in `jdbc:postgresql`. Values are also found
-    if they are escaped as in `repr`, JSON or a URL.
+    If two values begin at the same position, the longer one is replaced. A value that begins or ends with a letter,
+    digit or underscore is not replaced inside a longer word, so that `postgres` does not match in `jdbc:postgresql`.
+    Values are also found if they are escaped as in `repr`, JSON or a URL.
     """
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
