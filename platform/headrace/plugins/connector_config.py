@@ -217,7 +217,10 @@ def _sink_keys() -> Mapping[str, ConfigKey]:
 
 
 def source_def(worker: Mapping[str, str], props: Mapping[str, str | None]) -> ConfigDef:
-    """Return the keys of every source, including those of the topic creation groups in `props`."""
+    """Return the keys that all sources share, and the keys of the topic creation groups in `props`.
+
+    The default of each converter key is its value in `worker`.
+    """
     string = ConfigType.STRING
     keys = [
         ConfigKey("topic.creation.groups", ConfigType.LIST, [], "Groups of configurations for new topics.", _LOW,
