@@ -209,7 +209,10 @@ def _behind(reached: Mapping[Any, int], wanted: Mapping[Any, int]) -> str:
 
 
 def main(directory: str, seconds: str, seed: str) -> int:
-    """Apply faults for at least `seconds`, each kind of fault at least once. Returns the exit status."""
+    """Apply faults for at least `seconds`, in an order that `seed` determines. Return the exit status.
+
+    Each kind of fault is applied at least once.
+    """
     end_with_parent()
     run = Run(Path(directory), int(seed))
     durations_s = _DURATIONS_S if float(seconds) < _LONG_RUN_S else (*_DURATIONS_S, *_LONG_RUN_DURATIONS_S)

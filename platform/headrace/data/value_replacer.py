@@ -23,7 +23,7 @@ class ValueReplacer:
     """
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
-        """Compile the pattern of the values. The values must not be empty."""
+        """Compile a pattern of the values, which are the keys of `replacements` and must not be empty strings."""
         self._replacements = {
             form: replacement for value, replacement in replacements.items() for form in _escaped_forms(value)
         }

@@ -88,7 +88,10 @@ def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[st
 def transform_chain(
     steps: Sequence[Step], policy: ErrorPolicy, clock: VirtualClock, report: Callable[[Failure, Any], None]
 ) -> TransformChain:
-    """Return a chain of transforms that retries in virtual time; tolerated failures are passed to `report`."""
+    """Return a chain of the transforms in `steps`. `policy` determines which failures are retried or tolerated.
+
+    Retries wait in the virtual time of `clock`. Tolerated failures are passed to `report`.
+    """
     operator = RetryWithToleranceOperator(
         policy,
         report=report,
