@@ -380,9 +380,9 @@ def test_leader_with_a_missing_segment_resigns_and_another_replica_is_elected() 
 
 @pytest.mark.parametrize("loses", ["end of segment", "segment", "directory"])
 def test_replica_that_lost_records_while_its_broker_was_stopped_is_not_elected(loses: str) -> None:
-    """Rule R6 in docs/broker.md: the disk loses what `loses` says after a clean shutdown of the broker.
+    """Rule R6 in docs/broker.md: after a clean shutdown of the broker, the replica's log loses acknowledged records.
 
-    The loss includes acknowledged records.
+    `loses` names the part of the log that is lost.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:

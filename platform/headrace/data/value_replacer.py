@@ -39,7 +39,7 @@ class ValueReplacer:
 def _whole_words(value: str) -> str:
     """Return a regular expression that matches the value, but no part of a longer word.
 
-    The expression begins with the value's first character, because `re` searches for an assertion more slowly.
+    The expression begins with the value's first character and not with an assertion, so that `re` searches faster.
     """
     start = _STARTS_WORD if _is_word(value[0]) else ""
     end = r"\b" if _is_word(value[-1]) else ""

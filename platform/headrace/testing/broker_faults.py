@@ -108,7 +108,8 @@ class FaultList:
     def add(self, api: str | int, effect: Fail | Delay | Disconnect, times: int | None) -> Fault:
         """Add a fault with `effect` for the next `times` requests of `api`, or for all requests if `times` is None.
 
-        Raises ValueError for an unknown API, and for `Fail` with an API that does not support it."""
+        Raises ValueError for an unknown API, and for `Fail` with an API that does not support it.
+        """
         found = find_api(api)
         if isinstance(effect, Fail) and found.key not in APIS_WITH_ERRORS:
             supported = ", ".join(sorted(API[key].name for key in APIS_WITH_ERRORS))
