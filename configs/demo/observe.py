@@ -168,7 +168,10 @@ class TableCheck:
 
 
 def check_table(directory: Path, name: str, database_rows: int, topic_records: int) -> TableCheck:
-    """Count the rows, distinct ids and distinct offsets in the table `name`. Return them with the two given counts."""
+    """Count the rows, distinct ids and distinct offsets in the table `name`.
+
+    The result also contains `database_rows` and `topic_records`.
+    """
     columns = ["id", "_kafka_topic", "_kafka_partition", "_kafka_offset"]
     rows = DeltaTable(directory / "lakehouse" / name).to_pyarrow_table(columns=columns)
     offsets = rows.group_by(columns[1:]).aggregate([])

@@ -257,6 +257,8 @@ def follow(worker: Worker, expected: Counts, stages: Mapping[str, Count], progre
 def print_counts(console: Console, expected: Counts, counts: Mapping[str, Counts], missing: str) -> None:
     """Print a table with the number of rows of each table at every stage.
 
+    `expected` are the numbers of rows in PostgreSQL, and `counts` those at the other stages.
+
     If OpenSearch did not start, `missing` is its error, which is printed after the table. Otherwise it is empty.
     """
     table = Table(title="rows at each stage", title_justify="left")

@@ -36,7 +36,7 @@ class PagedApiConfig(Config):
 
 @source
 def paged_api(config: PagedApiConfig, offset: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
-    """Read all pages after the last item. The platform calls the function again after `poll.interval.ms`."""
+    """Read all items after the id in `offset`. The platform calls the function again after `poll.interval.ms`."""
     last_id = None if offset is None else offset["id"]
     with httpx.Client(timeout=config.timeout_ms / 1000) as client:
         while items := request_page(client, config, last_id):

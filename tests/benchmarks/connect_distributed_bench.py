@@ -99,7 +99,7 @@ def _startup(system: System, address: str, report: Callable[[str], None]) -> Non
 
 
 def _memory(system: System, address: str, scale: float, report: Callable[[str], None]) -> None:
-    """Measure the memory of a worker when it is idle and with idle tasks."""
+    """Measure the memory of a worker with each number of idle tasks in MEMORY_TASKS."""
     with (
         TemporaryDirectory(prefix="headrace-bench-") as name,
         running_worker(system, settings(address, task_isolation="connector")) as worker,

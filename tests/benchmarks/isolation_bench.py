@@ -86,7 +86,7 @@ def _measure(load: Load, tasks: int, address: str, report: Callable[[str], None]
 
 @contextmanager
 def _idle_worker(kind: str, isolation: str, tasks: int, address: str) -> Iterator[tuple[Worker, float]]:
-    """Run a worker with idle tasks.
+    """Run a worker with `tasks` idle tasks. `isolation` is the value of `task.isolation`.
 
     Yield the worker, and the seconds from the first request until all tasks were running.
     """
@@ -111,7 +111,10 @@ def _idle_worker(kind: str, isolation: str, tasks: int, address: str) -> Iterato
 
 
 def _connectors(kind: str, tasks: int, directory: Path, address: str) -> dict[str, dict[str, str]]:
-    """Return the configurations of connectors that have `tasks` tasks in total. For sinks, create the topics first."""
+    """Return the configurations of connectors with `tasks` tasks in total. For sinks, create the topics first.
+
+    `kind` is "source" or "sink".
+    """
     stamp = time.time_ns()
     if kind == "source":
         source = directory / "in.txt"

@@ -249,7 +249,7 @@ def now(worker: Worker, records: int) -> Snapshot:
 
 
 def wait_for_records(worker: Worker, address: str, topic: str, count: int) -> Snapshot:
-    """Wait until the topic has at least `count` records, and return a snapshot."""
+    """Wait until the topic has at least `count` records. Return the time, record count and worker's CPU time."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "bench", "log_level": 0})
     deadline = time.monotonic() + TIMEOUT_S
     while True:

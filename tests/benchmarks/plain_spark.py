@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 
 def main(directory: Path, ddl: str) -> None:
-    """Read each file with Spark and the schema `ddl`, and append the rows to a Delta table."""
+    """Read each JSON file in `directory` with Spark and the schema `ddl`, and append the rows to one Delta table."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.sql.session.timeZone", "UTC").config("spark.driver.memory", "2g").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -55,7 +55,7 @@ class Read(NamedTuple):
 class Positioned(NamedTuple):
     """A consumer starts to read a partition at `offset`.
 
-    None means that a group member starts at the committed offset.
+    If `offset` is None, the consumer is a group member and starts at the committed offset.
     """
 
     at_s: float

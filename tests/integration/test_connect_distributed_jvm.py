@@ -222,7 +222,7 @@ KEYS = {
 
 
 def status_records(worker: DistributedWorker) -> list[Record]:
-    """Return the records of the status topic without repeated tombstones and repeated active topics."""
+    """Return the records of the status topic, without repetitions of tombstones and of active-topic records."""
     records: list[Record] = []
     last: dict[bytes, bytes | None] = {}
     for message in read_topic(worker.bootstrap_servers(), worker.settings["status.storage.topic"]):
@@ -307,11 +307,12 @@ def recorded(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def _without_rewritten_tasks(configs: list[Record]) -> list[Record]:
-    """Remove task configurations that headrace, unlike Kafka, writes again after a repeated connector configuration.
+    """Remove the task configurations that only headrace writes, so that the records can be compared with Kafka's.
 
-    Without these records, all task configurations would precede the connector's configuration once the topic is
-    compacted, and a worker that starts would ignore the tasks (KAFKA-17719). The leader may write the records at any
-    time after the connector's configuration.
+    If a connector's configuration is written again unchanged, headrace also writes its task configurations again.
+    Otherwise, they would all precede the connector's configuration once the topic is compacted, and a worker that
+    starts would ignore the tasks (KAFKA-17719). The leader may write them at any time after the connector's
+    configuration.
     """
     records: list[Record] = []
     last: dict[bytes, bytes | None] = {}

@@ -27,7 +27,7 @@ TRUNCATING = r"Truncating segment {path} to [1-9]\d* bytes \(log end offset [1-9
 
 
 class NodeWithCorruptFiles:
-    """The node whose files the tests corrupt. It is the preferred leader of the load's partition."""
+    """The node whose files the tests corrupt. It is the preferred leader of the partition that `load` writes to."""
 
     def __init__(self, cluster: ClusterProcess, load: Load, node_id: int) -> None:
         self.cluster = cluster

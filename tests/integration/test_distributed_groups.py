@@ -121,7 +121,7 @@ def test_first_response_of_a_starting_worker_lists_the_connectors_of_its_group(
 
 
 def metric(worker: DistributedWorker, name: str, **labels: str) -> list[float]:
-    """Return the values of a metric on the metrics page of a worker."""
+    """Return the values of the metric `name` with at least these labels on the metrics page of a worker."""
     families = text_string_to_metric_families(worker.request("GET", "/metrics"))
     samples = [sample for family in families for sample in family.samples]
     return [each.value for each in samples if each.name == name and labels.items() <= each.labels.items()]

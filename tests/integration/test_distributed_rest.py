@@ -817,7 +817,7 @@ def test_forwarded_request_returns_409_if_the_receiving_worker_is_not_the_leader
 def test_pause_and_resume_are_executed_by_the_leader(
     workers: list[DistributedWorker], tmp_path: Path, state: str
 ) -> None:
-    """If another worker wrote a target state while the leader deletes the connector, the record would stay forever."""
+    """A target state that another worker wrote while the leader deletes the connector would never be deleted."""
     workers[0].create("c", source(tmp_path), initial_state="PAUSED")
     path = f"/connectors/c/{state}"
     assert failure(workers[1], "PUT", f"{path}?forward=false")[0] == 409

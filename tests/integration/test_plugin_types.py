@@ -95,7 +95,7 @@ def route(config: PollerConfig, record: ConnectRecord) -> ConnectRecord | None:
 
 
 def mypy(directory: Path, text: str) -> str:
-    """Return mypy's output for a plug-in.
+    """Return mypy's output for a plug-in with the source code `text`.
 
     As in a user's project, mypy finds headrace's types through the file py.typed.
     """

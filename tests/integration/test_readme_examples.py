@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def example(title: str) -> list[str]:
-    """Return the commands of an example of the README."""
+    """Return the commands of the README's example with the bold title `title`."""
     readme = (ROOT / "README.md").read_text()
     block = re.search(rf"^\*\*{re.escape(title)}\*\*.*?^```\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
     assert block is not None, title

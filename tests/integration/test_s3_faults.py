@@ -1,4 +1,7 @@
-"""Tests that S3 connectors lose no record if the store rejects, delays or interrupts requests, and name the bucket."""
+"""Tests that S3 connectors lose no record if the store rejects, delays or interrupts requests.
+
+Errors must name the bucket.
+"""
 
 from __future__ import annotations
 

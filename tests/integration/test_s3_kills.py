@@ -1,8 +1,8 @@
 """Tests that kill -9 of the worker changes no object of an S3 sink, because delivery is exactly once.
 
 Two sinks write the records of a topic to objects while the worker is killed. One sink rotates files by the number of
-records, the other by timestamps. Afterwards, sinks with the same settings write the same records to other directories
-without kills. The objects must be equal.
+records, the other by timestamps. Afterwards, sinks with the same settings write the same records to other directories,
+and the worker is not killed. The objects must be equal.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def test_sink_task_of_a_suspended_worker_continues_at_committed_offsets_if_the_w
 ) -> None:
     """The task regularly asks its worker whether it may run, and leaves its consumer group if there is no response.
 
-    This happens up to a third of session.timeout.ms before the session of the suspended worker expires.
+    The task may leave its consumer group before the session of the suspended worker expires.
     """
     file, expected = tmp_path / "file", set[str]()
 

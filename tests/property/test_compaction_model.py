@@ -81,8 +81,8 @@ class CompactionMachine(RuleBasedStateMachine):
     def load(self, *, was_closed_cleanly: bool) -> PartitionLog:
         """Open the log as a replica of a partition with several replicas.
 
-        Recovery then treats a gap between segments as lost records. The test therefore fails if
-        compaction leaves a gap.
+        If `was_closed_cleanly` is false, the log is recovered as after a crash. Recovery treats a gap
+        between segments as lost records. The test therefore fails if compaction leaves a gap.
         """
         log = PartitionLog.open(
             self.storage,

@@ -24,5 +24,5 @@ def test_raft_quorum_keeps_its_invariants_under_random_faults(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(5))
 def test_raft_leader_does_not_commit_a_record_of_an_earlier_epoch_by_counting_its_replicas(seed: int) -> None:
-    """Rule R9: a leader commits a record of an earlier epoch only together with a record of its own epoch."""
+    """Rule R9 in docs/broker.md: a leader commits records of earlier epochs only with a record of its own epoch."""
     run_figure_8(seed)

@@ -277,7 +277,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
     @rule(is_confirmed=st.sampled_from([True, True, False]))
     @precondition(lambda self: not self.has_failed and not self.is_stopped)
     def confirm(self, is_confirmed: bool) -> None:
-        """The worker confirms that it may run the task, or does not confirm this."""
+        """Let the worker confirm that it may run the task, or not confirm it if `is_confirmed` is false."""
         self.is_confirmed = is_confirmed
         self.carry_out(self.core.on_confirmed(is_confirmed))
         assert is_confirmed or not self.open

@@ -124,7 +124,7 @@ async def wait_for_leader(cluster: SimulatedCluster, leader: int, *, in_sync: in
 
 
 def test_leader_that_is_isolated_from_the_controllers_acknowledges_no_record() -> None:
-    """Rule R4: the isolated leader cannot remove its follower from the ISR by itself.
+    """Rule R4 in docs/broker.md: the isolated leader cannot remove its follower from the ISR by itself.
 
     The follower fetches from the new leader.
     """
@@ -150,7 +150,7 @@ def test_leader_that_is_isolated_from_the_controllers_acknowledges_no_record() -
 
 
 def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_while_the_isr_is_below_min_insync_replicas() -> None:
-    """Rule R7: the leader acknowledges a record with acks=1 while the ISR is smaller than min.insync.replicas.
+    """Rule R7 in docs/broker.md: the leader acknowledges a record with acks=1 while min.insync.replicas is not met.
 
     Consumers can read the record only after a follower has replicated it.
     """
@@ -179,7 +179,7 @@ def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_while_the_isr_i
 def test_restarted_broker_accepts_requests_only_after_it_has_caught_up_with_metadata(
     lacks_only_its_registration: bool,
 ) -> None:
-    """Rule R11: the restarted broker at first cannot read the metadata records that were written after its crash.
+    """Rule R11 in docs/broker.md: at first, the restarted broker cannot read metadata records from after its crash.
 
     According to the earlier metadata records, the broker is still the leader. If `lacks_only_its_registration` is
     True, the broker can read all records except its new registration.
@@ -250,12 +250,12 @@ def test_fetch_with_replica_id_but_without_replica_epoch_does_not_advance_high_w
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_leader_alone_in_the_isr_acknowledges_no_record_after_min_insync_replicas_is_raised(is_known: bool) -> None:
-    """Rule R7: a replica that leaves the ISR joins the ELR if the ISR is then below min.insync.replicas.
+    """Rule R7 in docs/broker.md: the leader acknowledges no records that a replica in the ELR lacks.
 
-    A replica in the ELR may be elected leader. If the leader were alone in the ISR and acknowledged
-    records because it still used the old min.insync.replicas, the elected replica would lack those
-    records. If `is_known` is True, the leader receives the new config before the ISR change. Otherwise,
-    the leader receives both changes at the same time.
+    A replica that leaves the ISR joins the ELR if the ISR is then below min.insync.replicas, and may be
+    elected leader. If the leader were alone in the ISR and acknowledged records because it still used the
+    old min.insync.replicas, the elected replica would lack those records. If `is_known` is True, the leader
+    receives the new config before the ISR change. Otherwise, it receives both changes at the same time.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -287,7 +287,7 @@ def test_leader_alone_in_the_isr_acknowledges_no_record_after_min_insync_replica
 
 
 def test_broker_applies_a_topic_config_that_changes_during_its_startup() -> None:
-    """Rule R7: the topic config changes after the broker has opened its logs and before it applies metadata."""
+    """Rule R7 in docs/broker.md: the config changes before the broker applies metadata, but after it opens its logs."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -308,7 +308,7 @@ def test_broker_applies_a_topic_config_that_changes_during_its_startup() -> None
 
 
 def test_topic_that_is_recreated_during_broker_startup_contains_no_records_of_the_deleted_topic() -> None:
-    """Rule R12: the broker opens the log of the deleted topic before it reads the deletion in the metadata log."""
+    """Rule R12 in docs/broker.md: the broker opens the deleted topic's log before it learns of the deletion."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -331,7 +331,7 @@ def test_topic_that_is_recreated_during_broker_startup_contains_no_records_of_th
 
 
 def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> None:
-    """Rule R12: the log has no topic id, because a power failure removed its partition.metadata file."""
+    """Rule R12 in docs/broker.md: a power failure removed the log's partition.metadata, which contains the topic id."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -352,7 +352,7 @@ def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> N
 
 
 def test_leader_with_a_missing_segment_resigns_and_another_replica_is_elected() -> None:
-    """Rule R14: a fetch of the missing records fails. Another replica then becomes leader and returns the records."""
+    """Rule R14 in docs/broker.md: a fetch of the missing records fails, and then succeeds on another leader."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -380,7 +380,10 @@ def test_leader_with_a_missing_segment_resigns_and_another_replica_is_elected() 
 
 @pytest.mark.parametrize("loses", ["end of segment", "segment", "directory"])
 def test_replica_that_lost_records_while_its_broker_was_stopped_is_not_elected(loses: str) -> None:
-    """Rule R6: the replica's log loses acknowledged records after a clean shutdown of the broker."""
+    """Rule R6 in docs/broker.md: after a clean shutdown of the broker, the replica's log loses acknowledged records.
+
+    `loses` names the part of the log that is lost.
+    """
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=2)
@@ -550,7 +553,7 @@ def test_group_member_switches_to_new_coordinator_while_old_coordinator_hangs() 
 
 
 async def open_client_with_long_timeout(bootstrap: str, role: str) -> Cluster:
-    """Create the topic, and connect a client with the role "producer" or "consumer" to `bootstrap`.
+    """Create the test topic, and return a client of `bootstrap` with the role `role` ("producer" or "consumer").
 
     The client's request timeout is 30 s.
     """

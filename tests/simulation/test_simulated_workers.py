@@ -1,7 +1,7 @@
 """Tests of simulated worker groups. A seed determines crashes, delays, zombies, leader changes and late reads.
 
-`support.herder_simulation` runs the cores of real workers against a simulated coordinator and simulated topics. Once a
-group is stable, each configured task must run on exactly one worker, and no configuration may be lost.
+`support.herder_simulation` runs the state machines of real workers with a simulated coordinator and simulated topics.
+Once a group is stable, each configured task must run on exactly one worker, and no configuration may be lost.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class BrokerProcess:
         self._wait()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, for example SIGSTOP."""
+        """Send the signal `number` to the broker, for example SIGSTOP."""
         assert self._process is not None
         self._process.send_signal(number)
 

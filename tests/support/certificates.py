@@ -61,7 +61,7 @@ class Certificates:
 
 
 def create_certificates(directory: Path) -> Certificates:
-    """Create all files in a directory."""
+    """Create an authority, a server certificate and a client certificate, and write their files to `directory`."""
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("authority", authority_key, "authority", authority_key)
     server_key, client_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))

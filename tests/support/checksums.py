@@ -33,7 +33,10 @@ def contents(types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> Content
 
 
 def of_mappings(types: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> Contents:
-    """Return the contents of rows that are mappings from column names to values. A missing column counts as null."""
+    """Return the contents of rows that map column names to values. A missing column counts as null.
+
+    `types` are the PostgreSQL types of the columns.
+    """
     return contents(types, ([row.get(name) for name in types] for row in rows))
 
 

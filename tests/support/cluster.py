@@ -79,7 +79,7 @@ class ClusterProcess:
         )
 
     def signal(self, number: int) -> None:
-        """Send a signal to the supervisor."""
+        """Send the signal `number` to the supervisor."""
         assert self._process is not None
         self._process.send_signal(number)
 

@@ -226,14 +226,14 @@ def wait_until_delivered(workers: Sequence[DistributedWorker], directory: Path, 
 
 
 def sink_numbers(directory: Path, sink: str, name: str) -> list[int]:
-    """Return the numbers from the source `name` in the file of a sink."""
+    """Return the line numbers that the file of `sink` contains for the source `name`."""
     file = sink_file(directory, sink)
     lines = file.read_text().splitlines() if file.exists() else []
     return [int(number) for line_name, number in map(str.split, lines) if line_name == name]
 
 
 def topic_numbers(bootstrap_servers: str, name: str) -> list[int]:
-    """Return the numbers in the topic of a source."""
+    """Return the line numbers of the records in the topic of the source `name`."""
     deadline = time.monotonic() + 60
     while True:
         try:

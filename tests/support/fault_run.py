@@ -136,7 +136,10 @@ class Run:
         return self._await_all(pending)
 
     def _await_all(self, pending: dict[str, Callable[[], str]]) -> dict[str, float]:
-        """Wait until every function in `pending` returns an empty string. The keys of `pending` name the conditions."""
+        """Wait until every function in `pending` has returned an empty string.
+
+        The keys of `pending` name the conditions. Return the seconds after which each condition was met.
+        """
         began_s = printed_s = time.monotonic()
         steps: dict[str, float] = {}
         while True:
@@ -206,7 +209,10 @@ def _behind(reached: Mapping[Any, int], wanted: Mapping[Any, int]) -> str:
 
 
 def main(directory: str, seconds: str, seed: str) -> int:
-    """Apply faults for at least `seconds`, each kind of fault at least once. Returns the exit status."""
+    """Apply faults for at least `seconds`, in an order that `seed` determines. Return the exit status.
+
+    Each kind of fault is applied at least once.
+    """
     end_with_parent()
     run = Run(Path(directory), int(seed))
     durations_s = _DURATIONS_S if float(seconds) < _LONG_RUN_S else (*_DURATIONS_S, *_LONG_RUN_DURATIONS_S)

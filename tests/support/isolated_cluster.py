@@ -62,7 +62,7 @@ class IsolatedNode:
         self.is_frozen = False
 
     def send(self, number: int) -> None:
-        """Send a signal to the node's process, if the process exists."""
+        """Send the signal `number` to the node's process, if the process exists."""
         if self.is_running:
             assert self._process is not None
             self._process.send_signal(number)

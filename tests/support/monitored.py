@@ -70,7 +70,7 @@ class Monitored:
         return counts
 
     def numbers(self, bootstrap_servers: str) -> dict[int, list[int]]:
-        """Return the numbers in the topic by task, in the order of the topic."""
+        """Return the numbers that each task has produced, in the order of their records in the topic."""
         found: dict[int, list[int]] = {}
         for message in self._read(bootstrap_servers):
             found.setdefault(int(message.key() or b""), []).append(int(message.value() or b""))

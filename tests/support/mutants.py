@@ -304,9 +304,9 @@ _HARNESSES = {"cluster": _run_cluster, "quorum": _run_quorum, "figure 8": _run_f
 
 
 def find_catching_seed(name: str, first: int, count: int, seconds_max: float = 1e9) -> tuple[int, str] | None:
-    """Try `count` seeds, beginning with `first`. Start no new seed after `seconds_max`.
+    """Run the mutant `name` with `count` seeds, beginning with `first`. Start no new seed after `seconds_max`.
 
-    Return (seed, error) of the first seed that catches the mutant, or None if no seed does.
+    Return (seed, error) of the first seed whose run fails, or None if no run fails.
 
     The mutant stays applied to this process.
     """

@@ -60,7 +60,10 @@ def in_sandbox(command: list[str]) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Exit when standard input is closed, which happens when the parent ends. The exit also ends the sandbox."""
+    """Let this process exit when its standard input is closed, which happens when its parent ends.
+
+    The exit of a sandbox's program also ends the sandbox.
+    """
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -71,7 +74,10 @@ def end_with_parent() -> None:
 
 
 class Network:
-    """The machines 1..N of a sandbox. Machine 0, where the clients run, is the program that creates the network."""
+    """The simulated machines of a sandbox.
+
+    The clients run in the program that creates the network, as machine 0. The other machines have the numbers 1..N.
+    """
 
     def __init__(self, machines: int) -> None:
         self.machines = range(1, machines + 1)

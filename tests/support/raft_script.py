@@ -215,9 +215,9 @@ class _Node:
         self.log.flushed_offset = self.log.log_end_offset  # recovery flushes the records that survived
 
     def submit(self, step: Callable[[], list[Effect]]) -> None:
-        """Call `step`, which passes an input to the state machine, after all earlier inputs.
+        """Queue `step`, which passes one input to the state machine.
 
-        A `Persist` in progress must complete first.
+        `step` is called when all earlier inputs are processed and no `Persist` is in progress.
         """
         self._inputs.append(step)
         self.process()

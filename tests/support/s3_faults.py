@@ -20,7 +20,7 @@ Matches = Callable[[str, str], bool]
 
 @dataclass
 class S3Fault:
-    """A fault that applies to the next `times` requests that match."""
+    """A fault that applies to the next `times` requests for which `matches` returns True."""
 
     matches: Matches
     times: int

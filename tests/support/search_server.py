@@ -78,7 +78,8 @@ class SearchServer:
     def delete_data_stream(self, name: str, template: str) -> None:
         """Delete a data stream and its template, or do nothing if the server has no API for data streams.
 
-        Elasticsearch's reduced distribution creates data streams but cannot delete them, so each test needs its own.
+        Elasticsearch's reduced distribution can create data streams but not delete them. Each test must therefore use a
+        different name.
         """
         try:
             self.request("DELETE", f"/_data_stream/{name}")

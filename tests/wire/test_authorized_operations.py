@@ -70,7 +70,7 @@ def test_describe_groups_returns_authorized_operations_of_groups(client: RawClie
 
 
 def await_coordinator(client: RawClient, group: str) -> None:
-    """Create the offsets topic and wait until the broker has loaded it."""
+    """Request the coordinator of `group`, which creates the offsets topic, and wait until the broker has loaded it."""
     client.call(find_coordinator.FindCoordinatorRequest(coordinator_keys=[group]), 4)
     request = describe_groups.DescribeGroupsRequest(groups=[group])
     deadline = time.monotonic() + 20

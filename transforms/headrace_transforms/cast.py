@@ -132,7 +132,7 @@ class Cast(KeyOrValue[CastConfig]):
 def _row_changer(width: int, casts: dict[int, Callable[[Any], Any]]) -> Callable[[list[Any]], list[Any]]:
     """Generate and return a function that casts rows: ``[(v0, f1(v1), ...) for v0, v1, ... in rows]``.
 
-    `width` is the number of fields. `casts` maps the index of each field to cast to the function that casts its value.
+    `width` is the number of fields. `casts` contains the function that casts a field's value, by the field's index.
     """
     if not casts:
         return lambda rows: rows

@@ -20,7 +20,10 @@ from headrace.runtime.worker_config import WorkerConfig, is_distributed
 
 
 def validate_files(paths: Sequence[Path], worker_file: Path | None) -> bool:
-    """Print the errors of each file; return whether all files are valid."""
+    """Print the errors of each file; return whether all files are valid.
+
+    Connector files are validated with the settings of the worker in `worker_file`, if it is not None.
+    """
     try:
         worker = {} if worker_file is None else read_properties(worker_file)
     except FileError as error:
@@ -46,7 +49,10 @@ def _is_worker_file(path: Path) -> bool:
 
 
 def _validate_worker(path: Path) -> bool:
-    """Print the errors and warnings that a worker with this file would log when it starts."""
+    """Print the errors and warnings that a worker with this file would log when it starts.
+
+    Return whether there are no errors.
+    """
     from headrace.cli.worker_process import resolve_variables
     from headrace.runtime.converter_check import check
     from headrace.runtime.worker_checks import check_worker
@@ -106,7 +112,7 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
 
 @contextmanager
 def _print_log_as_warnings(path: Path) -> Iterator[None]:
-    """During validation, print warnings and errors that plug-ins log, e.g. that a database does not respond."""
+    """Print the warnings and errors that plug-ins log while they validate the file `path`."""
     handler = _WarningPrinter(path)
     root = logging.getLogger()
     root.addHandler(handler)

@@ -104,7 +104,7 @@ def _map_decoder(names: tuple[str, ...]) -> _ListDecoder | None:
 
 
 def _primitive_decoder(schema: Schema, replace_null: bool) -> _ListDecoder | None:
-    """Return a function that decodes values of a primitive type to a list. Return None if only `from_json` can."""
+    """Return a function that decodes primitive values to a list. Return None if only `from_json` can decode them."""
     type_, convert = _field_plan(schema, replace_null)
     if type_ is msgspec.Raw:
         return None

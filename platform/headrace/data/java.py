@@ -135,7 +135,7 @@ def hash_map_copy_order(keys: Iterable[str], added: Iterable[str] = ()) -> tuple
 
 
 def hash_set_copy_order(items: Iterable[str]) -> tuple[str, ...]:
-    """Return the iteration order of ``new HashSet<>(collection)``, which has at least 16 buckets."""
+    """Return the iteration order of ``new HashSet<>(items)``, which has at least 16 buckets."""
     copied = tuple(items)
     return hash_map_copy_order(copied) if len(copied) > 8 else hash_map_order(copied)
 

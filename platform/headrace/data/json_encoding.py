@@ -32,7 +32,7 @@ _TEXT_TYPES = {str}
 
 
 def encode_tree(tree: Any) -> bytes:
-    """Return the JSON text of a tree that `to_json` has created."""
+    """Return the JSON text of `tree`, for example of a result of `to_json`."""
     return java_escapes(_encoder.encode(tree))
 
 

@@ -1,4 +1,6 @@
-"""Converts one Connect value to a tree that msgspec encodes: the reference implementation of JsonConverter's payloads.
+"""Converts one Connect value to Python objects that msgspec encodes as the JSON payload of JsonConverter.
+
+This module is the reference implementation. `headrace.data.json_encoding` encodes whole lists faster.
 
 Floating point numbers are printed as in Java. NaN and infinities become strings. Bytes are encoded in base64, and
 Decimals in base64 or as numbers. Maps whose keys are not strings become arrays of pairs. Structs always contain every
@@ -30,7 +32,7 @@ class EncodingOptions(NamedTuple):
 
 
 def to_json(schema: Schema | None, value: Any, options: EncodingOptions) -> Any:
-    """Convert a value to the tree that msgspec encodes. Raises DataError."""
+    """Convert a value to Python objects that msgspec encodes as JSON. Raises DataError."""
     if value is None:
         return _null(schema, options)
     if schema is None:

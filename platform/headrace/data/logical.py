@@ -161,7 +161,7 @@ def millis_to_timestamp(millis: int) -> dt.datetime:
 
 
 def to_base(schema: Schema) -> Callable[[Any], Any] | None:
-    """Return the function that converts values of a logical schema to base values, the form that is serialized.
+    """Return the function that converts values of a logical schema to base values (the form that is serialized).
 
     Return None if the schema's name is not that of a logical type. The schema's type is not checked.
     """
@@ -172,7 +172,7 @@ def to_base(schema: Schema) -> Callable[[Any], Any] | None:
 
 
 def from_base(schema: Schema) -> Callable[[Any], Any] | None:
-    """Return the function that converts base values, the serialized form, to values of a logical schema.
+    """Return the function that converts base values (the form that is serialized) to values of a logical schema.
 
     Return None if the schema's name is not that of a logical type. The schema's type is not checked.
     """

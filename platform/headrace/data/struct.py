@@ -101,8 +101,8 @@ class Struct(_Mapping):
     def matches_schema(self, schema: Schema) -> bool:
         """Whether this struct is a valid value of `schema`.
 
-        The struct's own schema must equal `schema`. If `schema` has a default, equal fields are sufficient: the default
-        is a struct that is created before `schema`, so the default's own schema has no default.
+        The struct's own schema must equal `schema`. If `schema` has a default value, equal fields are sufficient,
+        because this struct may be the default value. It is created before `schema`, with a schema without a default.
         """
         own = self.schema
         return own is schema or own == schema or (schema.default is not None and own.fields == schema.fields)

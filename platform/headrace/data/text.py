@@ -23,9 +23,9 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def java_string(value: Any, schema: Schema | None = None) -> str:
-    """Return the text of one value. Rows and FLOAT32 values need a schema.
+    """Return the text of one value. Pass the schema of rows and of FLOAT32 values.
 
-    Without a schema, a row has no field names, and a Python float is formatted as FLOAT64.
+    Without a schema, the text of a row has no field names, and a Python float is formatted as FLOAT64.
     """
     return formatter(schema)(value)
 

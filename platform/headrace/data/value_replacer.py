@@ -17,13 +17,13 @@ An escape sequence, for example `\\n` in a string of `repr` or `%3D` in a URL, i
 class ValueReplacer:
     """Replaces each value with its replacement, in one pass: a replacement is not searched for further values.
 
-    Where two values begin, the longer one is replaced. A value that begins or ends with a letter, digit or underscore
-    is not replaced inside a longer word, so that `postgres` does not match in `jdbc:postgresql`. Values are also found
-    if they are escaped as in `repr`, JSON or a URL.
+    If two values begin at the same position, the longer one is replaced. A value that begins or ends with a letter,
+    digit or underscore is not replaced inside a longer word, so that `postgres` does not match in `jdbc:postgresql`.
+    Values are also found if they are escaped as in `repr`, JSON or a URL.
     """
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
-        """Compile the pattern of the values. The values must not be empty."""
+        """Compile a pattern of the values, which are the keys of `replacements` and must not be empty strings."""
         self._replacements = {
             form: replacement for value, replacement in replacements.items() for form in _escaped_forms(value)
         }
@@ -32,14 +32,14 @@ class ValueReplacer:
         self._pattern = re.compile("|".join(map(_whole_words, forms)) or r"(?!)")
 
     def replace(self, text: str) -> str:
-        """Return the text with all values replaced."""
+        """Return the text with each value in `replacements` replaced."""
         return self._pattern.sub(lambda found: self._replacements[found[0]], text)
 
 
 def _whole_words(value: str) -> str:
     """Return a regular expression that matches the value, but no part of a longer word.
 
-    It begins with a character and not with an assertion, so that `re` skips text without the first characters quickly.
+    The expression begins with the value's first character and not with an assertion, so that `re` searches faster.
     """
     start = _STARTS_WORD if _is_word(value[0]) else ""
     end = r"\b" if _is_word(value[-1]) else ""

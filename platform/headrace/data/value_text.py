@@ -278,9 +278,9 @@ def _parsed_number(number: Decimal) -> ParsedValue:
 
 
 def _merge_schemas(schemas: list[Schema | None]) -> Schema | None:
-    """Return a schema that is valid for all items, or None if there is no such schema.
+    """Return a schema that is valid for all items with these `schemas`, or None if there is no such schema.
 
-    Null items have schema None and match every schema.
+    An item that is null has the schema None and matches every schema.
     """
     common: Schema | None = None
     for schema in schemas:

@@ -74,7 +74,7 @@ def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ())
 
 
 def set_process_context(connector: str, scope: str = "") -> None:
-    """Set the context of this process's log lines. The context variable `connector_context` takes precedence."""
+    """Start this process's log lines with the prefix `[connector|scope]`, unless `connector_context` is set."""
     global _process_context
     _process_context = context(connector, scope)
 
@@ -125,7 +125,7 @@ _changed_ms: dict[str, int] = {}
 
 
 def configure_logging(level: int = logging.INFO) -> None:
-    """Write all log records of this process to stderr."""
+    """Write the log records of this process that have at least the level `level` to stderr."""
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)

@@ -191,7 +191,7 @@ def _statuses(metrics: WorkerMetrics) -> Iterator[Metric]:
 
 
 def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield the metric under both of its names, with the value of each task that has the counter.
+    """Yield one metric for each name in `attribute.names`. It has the value of each task that has the counter.
 
     `types` has the type of each connector, source or sink.
     """

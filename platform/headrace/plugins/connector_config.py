@@ -173,12 +173,12 @@ def _base_keys(worker: Mapping[str, str]) -> list[ConfigKey]:
 
 
 def base_def(worker: Mapping[str, str]) -> ConfigDef:
-    """Return the keys that sources and sinks share. The defaults of the converter keys are the worker's converters."""
+    """Return the keys that sources and sinks share. The default of each converter key is its value in `worker`."""
     return ConfigDef(_base_keys(worker))
 
 
 def sink_def(worker: Mapping[str, str]) -> ConfigDef:
-    """Return the keys of every sink."""
+    """Return the keys that all sinks share. The default of each converter key is its value in `worker`."""
     string = ConfigType.STRING
     keys = [
         ConfigKey("topics", ConfigType.LIST, [], "Topics to consume.", _HIGH, COMMON, 4, Width.LONG, "Topics",
@@ -190,7 +190,7 @@ def sink_def(worker: Mapping[str, str]) -> ConfigDef:
 
 
 def _dead_letter_queue_keys() -> list[ConfigKey]:
-    """Return the keys of the dead letter queue. As in Kafka Connect, only sinks have a dead letter queue."""
+    """Return the keys of the dead letter queue. In Kafka Connect, only sinks have these keys."""
     prefix = "errors.deadletterqueue."
     return [
         ConfigKey(f"{prefix}topic.name", ConfigType.STRING, "", "Topic of the dead letter queue for failed records; "
@@ -217,7 +217,10 @@ def _sink_keys() -> Mapping[str, ConfigKey]:
 
 
 def source_def(worker: Mapping[str, str], props: Mapping[str, str | None]) -> ConfigDef:
-    """Return the keys of every source, including those of the topic creation groups in `props`."""
+    """Return the keys that all sources share, and the keys of the topic creation groups in `props`.
+
+    The default of each converter key is its value in `worker`.
+    """
     string = ConfigType.STRING
     keys = [
         ConfigKey("topic.creation.groups", ConfigType.LIST, [], "Groups of configurations for new topics.", _LOW,

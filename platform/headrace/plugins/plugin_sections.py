@@ -159,11 +159,11 @@ def converter_section(key: str, props: Props) -> PluginSection | None:
 
 
 def converter_props(key: str, *levels: Props) -> Props:
-    """Return the first configuration that names the converter's class: one of `levels`, or else DEFAULT_CONVERTERS.
+    """Return the first configuration that has a value for `key`: one of `levels`, or else DEFAULT_CONVERTERS.
 
-    `levels` are the configurations of the connector and the worker, in this order. If the connector names the class,
-    the worker's settings for this converter do not apply. Raises ConfigErrors if none of these configurations names a
-    class.
+    `key` is the key of a converter's class, for example `value.converter`. `levels` are the configurations of the
+    connector and the worker, in this order. If the connector names the class, the worker's settings for this converter
+    do not apply. Raises ConfigErrors if none of these configurations names a class.
     """
     for props in (*levels, DEFAULT_CONVERTERS):
         if props.get(key):
@@ -172,7 +172,7 @@ def converter_props(key: str, *levels: Props) -> Props:
 
 
 def create_converter_of(key: str, *levels: Props) -> Any:
-    """Create the converter that `converter_props` selects.
+    """Create the converter for `key`, with the configuration that `converter_props` selects from `levels`.
 
     Raises ConfigErrors, ConnectError and the converter's errors.
     """

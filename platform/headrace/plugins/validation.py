@@ -379,7 +379,10 @@ def _known_keys(
 
 
 def _redact(result: Validation, props: Props, originals: Props) -> None:
-    """Replace resolved values with their variables, both in values and in error messages."""
+    """Replace resolved values with their variables, both in values and in error messages.
+
+    `props` contains the resolved values, and `originals` the variables.
+    """
     variables = {
         found: variable
         for name, text in props.items()

@@ -23,7 +23,7 @@ class AdminEndpoints:
         self._herder = herder
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Return the endpoints of every listener, by operation id."""
+        """Return the endpoints that all listeners serve, by operation id."""
         return {
             "serverInfo": self.root,
             "healthCheck": self.health,

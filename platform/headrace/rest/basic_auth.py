@@ -64,7 +64,7 @@ def _has_password(users: Mapping[str, str], user: str | None, password: str) -> 
 
 
 def unauthorized_response(media_type: str) -> Response:
-    """Return the response to a request without valid credentials."""
+    """Return the response to a request without valid credentials, with `media_type` as its Content-Type."""
     return Response("User cannot access the resource.", 401, {"Content-Type": media_type})
 
 
@@ -95,7 +95,7 @@ def create_authenticator(config: WorkerConfig, environment: Mapping[str, str]) -
 def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> list[str]:
     """Return the credentials files that the worker's configuration names, or else those that its JAAS file names.
 
-    Raises OSError, ValueError.
+    `environment` contains the environment variables with which the JAAS file is found. Raises OSError, ValueError.
     """
     if configured := config[USERS_FILE]:
         return [str(configured)]

@@ -39,7 +39,7 @@ class ConnectorEndpoints:
         self._herder = herder
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Return all endpoints by operation id. They wait until the worker has started."""
+        """Return all endpoints by operation id. Their requests wait until the worker has started."""
         endpoints: dict[str, Endpoint] = {
             "listConnectors": self.list,
             "createConnector": self.create,

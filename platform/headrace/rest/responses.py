@@ -43,7 +43,7 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
             return await forward_until_reachable(request, error)
 
     async def forward_until_reachable(request: Request, error: ForwardError) -> Response:
-        """Forward a request to another worker.
+        """Forward a request to the worker at `error.url`.
 
         If that worker has stopped, wait for the rebalance. Then execute the request here, or forward it again.
         """
@@ -111,8 +111,8 @@ async def _check_sender(request: Request) -> None:
 def _aborted_response(method: str) -> Response:
     """Return the response to a request that the worker's shutdown has interrupted.
 
-    A worker that forwards a request sends it again if the response has the text of WorkerStoppingError. If the request
-    may have been executed, the response must therefore have another text.
+    A worker that forwards a request sends it again if the response has the text of WorkerStoppingError. Unless `method`
+    is GET, the request may have been executed, so the response has another text.
     """
     stopping = str(WorkerStoppingError())
     return error_response(500, stopping if method == "GET" else f"{stopping}; the request may have been executed")

@@ -52,5 +52,5 @@ def task_configs(name: str, configs: Sequence[Mapping[str, str]]) -> list[dict[s
 
 
 def offsets(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the response of `GET /connectors/C/offsets`."""
+    """Return the response of `GET /connectors/C/offsets`. `pairs` are the connector's (partition, offset) pairs."""
     return {"offsets": [{"partition": partition, "offset": offset} for partition, offset in pairs]}

@@ -25,7 +25,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """An effect of a fault: the proxy delivers the broker's response this many seconds late."""
+    """An effect of a fault: the proxy delivers the broker's response `seconds` later than it receives the response."""
 
     seconds: float
 
@@ -106,7 +106,10 @@ class FaultList:
         self._faults: list[Fault] = []
 
     def add(self, api: str | int, effect: Fail | Delay | Disconnect, times: int | None) -> Fault:
-        """Add a fault. Raises ValueError for an unknown API, and for `Fail` with an API that does not support it."""
+        """Add a fault with `effect` for the next `times` requests of `api`, or for all requests if `times` is None.
+
+        Raises ValueError for an unknown API, and for `Fail` with an API that does not support it.
+        """
         found = find_api(api)
         if isinstance(effect, Fail) and found.key not in APIS_WITH_ERRORS:
             supported = ", ".join(sorted(API[key].name for key in APIS_WITH_ERRORS))

@@ -68,7 +68,7 @@ def _produce(request: produce.ProduceRequest, version: int, error: ErrorCode) ->
 
 
 def _fetch(request: fetch.FetchRequest, version: int, error: ErrorCode) -> Response:
-    """Build a response without a fetch session that reports the error for each partition."""
+    """Build a response that reports the error for each partition and contains no fetch session."""
     return fetch.FetchResponse(
         responses=[
             fetch.FetchableTopicResponse(

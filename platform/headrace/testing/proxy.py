@@ -247,7 +247,7 @@ class _RejectedBatches:
         self._rejected: dict[_Sequence, tuple[int, ErrorCode]] = {}
 
     def add(self, request: ProduceRequest, error: ErrorCode) -> None:
-        """Add the batches of a rejected request."""
+        """Add the batches of a request that the proxy has rejected with `error`."""
         for sequence, base_sequence in _idempotent_batches(request):
             self._rejected.setdefault(sequence, (base_sequence, error))
 

@@ -70,7 +70,10 @@ def task_configs(
 
 
 def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[str, str], number: int = 0) -> Plugins:
-    """Return the plug-ins of one task, with the transforms and converters that `props` configures."""
+    """Return the plug-ins of one task of the connector `plugin`, for example its transforms and converters.
+
+    `props` is the configuration of the connector, and `config` is that of its task `number`.
+    """
     connector = connector_class_of(plugin)
     spec = TaskSpec(
         connector=CONNECTOR_NAME,
@@ -85,7 +88,10 @@ def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[st
 def transform_chain(
     steps: Sequence[Step], policy: ErrorPolicy, clock: VirtualClock, report: Callable[[Failure, Any], None]
 ) -> TransformChain:
-    """Return a chain of transforms that retries in virtual time; tolerated failures are passed to `report`."""
+    """Return a chain of the transforms in `steps`. `policy` determines which failures are retried or tolerated.
+
+    Retries wait in the virtual time of `clock`. Tolerated failures are passed to `report`.
+    """
     operator = RetryWithToleranceOperator(
         policy,
         report=report,

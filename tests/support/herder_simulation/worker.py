@@ -108,7 +108,7 @@ class SimulatedWorker:
         self.world.end_all(self)
 
     def pause(self) -> None:
-        """Pause the process as SIGSTOP does. Its session expires, but its instances count as running."""
+        """Pause the process as SIGSTOP does. Its instances still count as running after its session expires."""
         self.trace("is paused")
         self.scope.is_paused = True
 

@@ -512,7 +512,7 @@ def _instances(assignment: Assignment) -> list[tuple[str, int | None]]:
 
 
 def _is_failed(worker: SimulatedWorker, key: tuple[str, int | None]) -> bool:
-    """Whether the instance, or the connector that generates the task, has failed to start."""
+    """Whether the connector or task `key` has failed to start. For a task, check its connector, too."""
     name, task = key
     states: Any = worker.herder._connectors.get(name)
     if states is None:

@@ -27,7 +27,7 @@ def format_node(layout: ClusterLayout, node_id: int) -> None:
 
 
 def describe_data_loss(layout: ClusterLayout, node_id: int) -> str | None:
-    """Return the error message for a node whose metadata directory is not formatted, or None if it is formatted."""
+    """Return an error message if the node's metadata directory is no longer formatted, otherwise None."""
     from headrace_broker.server.config import BrokerConfig, ConfigError
     from headrace_broker.server.data_dirs import is_formatted
     from headrace_broker.server.main import load_properties

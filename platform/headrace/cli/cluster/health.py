@@ -1,4 +1,4 @@
-"""Queries the state of a running node in its cluster. A node that serves requests may still be fenced."""
+"""Queries the state of a running node, for example "fenced". A node that serves requests may still be fenced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESPONDING_STATES = (SERVING, FENCED, UNREGISTERED, WITHOUT_QUORUM)
 
 
 async def health(node_id: int, address: str) -> str:
-    """Query the state of the node at `address` (HOST:PORT) in its cluster. This takes at most a few seconds."""
+    """Query the node `node_id` at `address` (HOST:PORT), and return its state. This takes at most a few seconds."""
     from headrace_broker.client.admin_replicas import build_quorum_request
     from headrace_broker.client.connection import BrokerConnection
     from headrace_broker.client.errors import ClientError

@@ -62,7 +62,7 @@ class SelfReadingSinkConformance(Conformance):
             self.broker.create_topic(name, partitions)
 
     def start(self, topics: Sequence[str] = ("test",), **more: str) -> None:
-        """Create the connector, and wait until it runs.
+        """Create the connector, which consumes `topics`, and wait until it runs.
 
         `more` contains further configuration keys, in which `__` stands for a dot.
         """
