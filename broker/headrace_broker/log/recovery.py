@@ -47,8 +47,8 @@ def recover(
     If offsets are missing between two segments at or after `cleaner_offset`, a power failure has lost the end of the
     first segment but not the second segment. Unless `may_have_gaps` is set, the log is truncated at the gap, so that a
     follower fetches the lost records again. Callers set `may_have_gaps` for the log of a partition's only replica,
-    because no other replica has the records after the gap. For the same reason, such a log is not truncated at an
-    invalid batch before the recovery point.
+    because no other replica has the records that a truncation would remove. If `may_have_gaps` is set, the log is also
+    not truncated at an invalid batch before the recovery point.
     """
     first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     remove_snapshots_after(storage, directory, segments[first].base_offset)

@@ -65,7 +65,7 @@ async def test_status_written_by_a_worker_of_another_group_is_replaced_once_per_
     )
 
     def read(worker_id: str, generation: int) -> int:
-        """Return how many statuses this worker writes when it reads a status of `worker_id` in `generation`."""
+        """Read a status that `worker_id` wrote in `generation`. Return how many statuses this worker then writes."""
         statuses.put.reset_mock()
         instances.status_read(StatusKey("c", 0), Status(State.RUNNING, worker_id, generation))
         return int(statuses.put.call_count)

@@ -73,7 +73,7 @@ def test_removal_of_a_source_offset_is_committable_only_after_earlier_batches_ar
     assert tracker.committable() == [(A, None)]
 
 
-def test_source_offset_is_not_removed_if_a_later_offset_replaces_it() -> None:
+def test_removal_of_a_source_offset_is_skipped_if_a_later_offset_of_the_same_partition_follows() -> None:
     tracker = OffsetsTracker()
     tracker.submit_removal(A)
     tracker.submit(A, {"n": 2}, 0)

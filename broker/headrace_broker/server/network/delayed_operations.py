@@ -1,8 +1,9 @@
 """Delayed operations (long-polling fetches and acks=all produces) as plain data, without an event loop.
 
-The purgatory reports appends, leader changes, deleted partitions and the current time with method calls. Each call
-returns the operations that the purgatory must complete. Each operation is returned exactly once, at the latest when its
-deadline has passed. An operation that was returned or cancelled uses no memory or CPU time.
+This module keeps track of the waiting operations, and the purgatory (`purgatory.py`) completes them. The purgatory
+calls a method of this module for each append, leader change and deleted partition, and when time has passed. The method
+returns the operations that the purgatory must now complete. Each operation is returned exactly once, at the latest when
+its deadline has passed. An operation that was returned or cancelled uses no memory or CPU time.
 
 A delayed fetch completes once enough bytes were appended. A delayed produce completes once each of its partitions has
 reached the required offset. An append must not iterate over the produces that it does not complete, because one

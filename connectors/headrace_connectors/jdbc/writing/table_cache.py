@@ -31,10 +31,10 @@ class TableCache:
         self._targets.clear()
 
     def target(self, connection: Connection, run: Run) -> Target | None:
-        """Return the target of a run, or None if the run deletes rows of a table that does not exist yet.
+        """Return the table to which consecutive records are written, or None if they delete rows of a missing table.
 
         Call this method only while no transaction is open. Raises DataError if the table or a column is missing and may
-        not be created, ConnectError if the user lacks the privilege for this, and the driver's exception if the
+        not be created, ConnectError if the user lacks the privilege to create it, and the driver's exception if the
         database fails.
         """
         found = self._targets.get((run.table, run.columns)) or self._find(connection, run)
