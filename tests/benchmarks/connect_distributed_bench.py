@@ -29,7 +29,7 @@ from results import Row
 from support.broker import running_broker
 
 AREA = "connect-distributed"
-LINES = 1_000_000
+LINES = 2_000_000
 CONNECTORS_OF_WORKER = 4
 STARTS_PER_ROUND = 3
 MEMORY_TASKS = (0, 10, 100)
