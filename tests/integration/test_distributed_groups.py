@@ -222,7 +222,7 @@ def test_tasks_of_a_stopped_worker_are_unassigned_until_the_rebalance_delay_ends
         wait_for(lambda: owners(first, source.name) == unassigned, "the statuses of the stopped worker")
         second.start()
         source.wait_until_running(second)
-        assert owners(first, source.name) == before
+        wait_for(lambda: owners(first, source.name) == before, "the tasks run on their former workers")
         assert time.monotonic() - stopped_s >= 8
 
 

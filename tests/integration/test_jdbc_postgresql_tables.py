@@ -427,10 +427,8 @@ def test_connection_can_be_used_after_a_cursor_is_closed_before_its_last_row(
         for _ in range(2):
             cursor = ServerSideRows(connection, statement, binary=True, loaders={})
             assert len(cursor.fetchmany(count)) == count
-            started_s = time.monotonic()
-        cursor.close()
-        assert time.monotonic() - started_s < 30
-        assert connection.closed or connection.execute("SELECT 1").fetchone() == (1,)
+            cursor.close()
+            assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 @pytest.mark.timeout(30)

@@ -14,6 +14,7 @@ from headrace_broker.coordinator.placement import coordinator_partition
 from support import apache
 from support.broker import BrokerProcess, running_broker
 from support.group_processes import GroupProcesses
+from support.worker import wait_for
 
 pytestmark = [pytest.mark.wire, pytest.mark.jvm]
 
@@ -93,28 +94,39 @@ def test_kafkas_formatters_decode_the_consumer_offsets_topic_of_headraces_broker
     with GroupProcesses(broker.address, "led", "t", 10_000) as members:
         members.start("confluent")
         members.await_shared(3, 15)
-    offsets = _formatted(broker, "OffsetsMessageFormatter", "written")
-    (found,) = [record for record in offsets if record["key"]["data"]["group"] == "written"]
+    found = _formatted(broker, "OffsetsMessageFormatter", "written")[-1]  # a repeated commit writes a second record
     assert found["key"] == {"type": 1, "data": {"group": "written", "topic": "t", "partition": 2}}
     assert found["value"]["data"]["offset"] == 7
     assert found["value"]["data"]["metadata"] == "a note\0"  # confluent-kafka appends a null byte to the metadata
     assert found["value"]["data"]["leaderEpoch"] == 0
     groups = _formatted(broker, "GroupMetadataMessageFormatter", "led")
-    stable = [r for r in groups if r["key"]["data"]["group"] == "led" and r["value"] and r["value"]["data"]["members"]]
+    stable = [record for record in groups if record["value"] and record["value"]["data"]["members"]]
     assert stable[-1]["value"]["data"]["protocolType"] == "consumer"
     assert stable[-1]["value"]["data"]["protocol"] == "range"
 
 
 def _formatted(broker: BrokerProcess, formatter: str, group: str) -> list[dict[str, Any]]:
+    """Return the formatted records of a group. If the tool's timeout ends before it has read any, run it again."""
+    records: list[dict[str, Any]] = []
+
+    def has_read_records() -> bool:
+        records.extend(_run_formatter(broker, formatter, group))
+        return bool(records)
+
+    wait_for(has_read_records, f"records of group {group}", 60)
+    return records
+
+
+def _run_formatter(broker: BrokerProcess, formatter: str, group: str) -> Iterator[dict[str, Any]]:
     partition = str(coordinator_partition(group, 50))
     done = apache.run_tool(
         CONSOLE,
         *("--bootstrap-server", broker.address, "--topic", "__consumer_offsets", "--partition", partition),
         *("--offset", "earliest", "--timeout-ms", "4000", "--formatter", f"{FORMATTERS}.{formatter}"),
     )
-    text, records = done.stdout.strip(), []
+    text = done.stdout.strip()
     while text:  # one formatter writes no newlines between records
         record, end = json.JSONDecoder().raw_decode(text)
-        records.append(record)
+        if record["key"]["data"]["group"] == group:
+            yield record
         text = text[end:].lstrip()
-    return records

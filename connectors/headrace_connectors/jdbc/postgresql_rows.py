@@ -7,7 +7,9 @@ converts and sends the current rows. The cursor requests as many rows in advance
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import psycopg
@@ -22,6 +24,7 @@ _ROWS_PER_FETCH = 1000
 """PostgreSQL reads all rows of a FETCH before it sends the first one, so small numbers of rows arrive earlier."""
 _NAME = "headrace"
 _CANCEL_TIMEOUT_S = 2.0
+_CANCEL_INTERVAL_S = 0.5
 
 
 class ServerSideRows:
@@ -100,13 +103,9 @@ class ServerSideRows:
         Also closes the connection if it cannot leave pipeline mode, and can therefore execute no other statement.
         """
         try:
-            if self._requested:
-                self._connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
-        except psycopg.Error as error:
-            logger.debug("Cannot cancel the outstanding FETCH statements: %s", error)
-        try:
             if self._pipeline is not None:
-                self._pipeline.__exit__(None, None, None)
+                with _cancelling(self._connection) if self._requested else nullcontext():
+                    self._pipeline.__exit__(None, None, None)
         except psycopg.Error as error:
             logger.debug("Ignoring an error of a FETCH statement while closing the cursor: %s", error)
             if self._connection.info.pipeline_status != PipelineStatus.OFF:
@@ -114,3 +113,29 @@ class ServerSideRows:
         if self._connection.info.transaction_status == TransactionStatus.INERROR:
             self._connection.rollback()
         self._cursor.close()
+
+
+@contextmanager
+def _cancelling(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Cancel the statements of a connection until the block ends.
+
+    The server ignores a cancel request that arrives before a statement has started. The request is therefore repeated.
+    """
+    has_ended = threading.Event()
+
+    def cancel() -> None:
+        while True:
+            try:
+                connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
+            except psycopg.Error as error:
+                logger.debug("Cannot cancel the outstanding FETCH statements: %s", error)
+            if has_ended.wait(_CANCEL_INTERVAL_S):
+                return
+
+    thread = threading.Thread(target=cancel, name="cancel FETCH", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
