@@ -207,6 +207,7 @@ def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continu
         assert {task: source.starts()[task] for task in kept} == {task: starts[task] for task in kept}
 
 
+@pytest.mark.slow
 def test_tasks_of_a_stopped_worker_are_unassigned_until_the_rebalance_delay_ends_even_if_the_worker_returns_earlier(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "connectors" / "headrace_connectors" / "s3" / "README.md"
 
 
+@pytest.mark.slow
 def test_example_of_the_s3_readme_copies_rows_to_objects_and_back(tmp_path: Path) -> None:
     block = re.search(r"^```\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     assert block is not None

@@ -262,6 +262,7 @@ def test_sink_task_of_a_suspended_worker_continues_at_committed_offsets_if_the_w
         raise AssertionError(worker.log())
 
 
+@pytest.mark.slow
 def test_sink_task_that_reads_its_topics_itself_is_paused_and_commits_no_offsets_while_its_worker_is_suspended(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

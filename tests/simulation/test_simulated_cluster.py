@@ -47,6 +47,7 @@ def test_simulated_clusters_lose_and_duplicate_no_record_with_each_of_one_hundre
     _outputs([_run("--seed", str(first), "--count", str(count))])
 
 
+@pytest.mark.slow
 def test_simulation_of_a_seed_is_the_same_whether_it_runs_alone_or_after_other_seeds() -> None:
     """A run's digest is a checksum over all received bytes and their arrival times.
 
