@@ -149,30 +149,33 @@ class WorkerTask:
         """Open a client, and retry while no broker responds. Raises errors that cannot be retried."""
         while True:
             try:
-                return self._opened(self.later(open_it()))
+                return self._result(self.later(open_it()), self._warn_if_no_broker_responds)
             except ClientError as error:
                 if not error.retriable or self.stopping.is_set():
                     raise
                 log.warning("Task %s: cannot connect to any broker, retrying: %s", self.spec.name, error)
                 self.stopping.wait(RECONNECT_INTERVAL_S)
 
-    def _opened(self, opening: concurrent.futures.Future[_T]) -> _T:
-        """Wait until the client is open and return it.
+    def _warn_if_no_broker_responds(self, waited_s: int) -> None:
+        if waited_s == SILENT_SECONDS:
+            servers = self.spec.worker.get("bootstrap.servers")
+            log.warning("Task %s: no broker responds at bootstrap.servers=%s yet, retrying", self.spec.name, servers)
 
-        Log one warning meanwhile. Raises ClosedError if the task is stopped.
+    def _result(
+        self, running: concurrent.futures.Future[_T], on_waited: Callable[[int], None] = lambda waited_s: None
+    ) -> _T:
+        """Return the result of a coroutine that runs on the event loop. Raises ClosedError if the task is stopped.
+
+        `on_waited` is called after each second of waiting, with the number of seconds.
         """
-        for waited in itertools.count(1):
-            done, _ = concurrent.futures.wait([opening], timeout=RECONNECT_INTERVAL_S)
+        for waited_s in itertools.count(1):
+            done, _ = concurrent.futures.wait([running], timeout=1)
             if done:
-                return opening.result()
+                return running.result()
             if self.stopping.is_set():
-                opening.cancel()
+                running.cancel()
                 raise ClosedError("the task is being stopped")
-            if waited == SILENT_SECONDS:
-                servers = self.spec.worker.get("bootstrap.servers")
-                log.warning(
-                    "Task %s: no broker responds at bootstrap.servers=%s yet, retrying", self.spec.name, servers
-                )
+            on_waited(waited_s)
         raise AssertionError("unreachable")
 
     def start_task(self) -> None:
@@ -181,11 +184,7 @@ class WorkerTask:
         Raises ClosedError if the task is stopped meanwhile.
         """
         self.plugins.start_task(self.task)
-        confirmed = self.later(self._begin_when_confirmed())
-        while not concurrent.futures.wait([confirmed], timeout=RECONNECT_INTERVAL_S).done:
-            if self.stopping.is_set():
-                confirmed.cancel()
-                raise ClosedError("the task is being stopped")
+        self._result(self.later(self._begin_when_confirmed()))
 
     def wait_before_retry(self, delay_ms: int) -> bool:
         """Wait and return True.
