@@ -38,7 +38,6 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         self._admin: Admin | None = None
         self.errors: SelfReadingSinkErrors | None = None
         self._lock = threading.Lock()
-        self._is_confirmed = True  # no other worker runs the task
         self._reported: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
 
@@ -80,21 +79,20 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         if paused is self.paused:
             return
         super().set_paused(paused)
-        if self._is_confirmed:
+        if self.is_confirmed:
             self._request_pause_or_resume()
         self.report_running()
 
     @property
     def pause_requested(self) -> bool:
         """Whether the task is to be paused: the user has paused it, or another worker may run it."""
-        return self.paused or not self._is_confirmed
+        return self.paused or not self.is_confirmed
 
     def _request_pause_or_resume(self) -> None:
         self.loop.run_in_executor(None, self.task.pause if self.pause_requested else self.task.resume)
 
     def on_confirmed(self, is_confirmed: bool) -> None:
         """Let the task pause, and commit no offsets. Or let it resume, unless the user has paused it."""
-        self._is_confirmed = is_confirmed
         if not self.paused:
             self._request_pause_or_resume()
 
@@ -143,7 +141,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         return {partition: found.offset for partition, found in committed.items() if found is not None}
 
     async def _commit(self) -> None:
-        if not self._is_confirmed:
+        if not self.is_confirmed:
             return  # another worker's task may have committed later offsets
         with self._lock:
             moved = {tp: offset for tp, offset in self._reported.items() if self._committed.get(tp) != offset}

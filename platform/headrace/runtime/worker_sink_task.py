@@ -50,7 +50,6 @@ class WorkerSinkTask(WorkerTask):
         self._consumer: SinkConsumer | None = None
         self._chain: TransformChain | None = None
         self._is_commit_requested = False
-        self._is_confirmed = True  # no other worker runs the task
 
     # The task's thread
 
@@ -137,7 +136,7 @@ class WorkerSinkTask(WorkerTask):
 
     def _release_if_unconfirmed(self) -> None:
         """Release the partitions before earlier events in the queue are handled, for example a commit that is due."""
-        if not self._is_confirmed:
+        if not self.is_confirmed:
             self._carry_out(self.core.on_confirmed(False))
 
     def _carry_out(self, effects: list[core.Effect]) -> None:
@@ -323,8 +322,7 @@ class WorkerSinkTask(WorkerTask):
         if not is_confirmed:
             # The task's thread leaves the group, too, but a `put` may delay the thread for a long time.
             self.background(self._leave_group())
-        self._is_confirmed = is_confirmed
-        self._queue(lambda: self.core.on_confirmed(is_confirmed and self._is_confirmed))
+        self._queue(lambda: self.core.on_confirmed(is_confirmed and self.is_confirmed))
 
     def describe_unconfirmed(self) -> str:
         """Return that the task leaves its consumer group."""

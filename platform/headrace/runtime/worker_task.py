@@ -69,7 +69,7 @@ class WorkerTask:
         self._instance = instance
         self._paused = spec.paused
         self._ended = asyncio.Event()
-        self._confirmed = asyncio.Event()  # no other worker runs the task
+        self._confirmed = asyncio.Event()
         self._confirmed.set()
         self._has_started = False  # `start_task` has returned
         self._background: set[asyncio.Task[None]] = set()
@@ -134,6 +134,11 @@ class WorkerTask:
         """Pause or resume the task. The thread reports PAUSED when the task has paused."""
         self._paused = paused
         self.wake()
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether no other worker may run the task."""
+        return self._confirmed.is_set()
 
     # For the task's thread
 
