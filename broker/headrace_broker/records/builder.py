@@ -67,26 +67,28 @@ class _EncodingTables:
     """The prefix tables with which `_join_values` encodes records.
 
     `affix_bytes` is the total size of `RecordColumns.before` and `after`, which are added to each value.
-    `headers_bytes` is the size of each record's encoded headers, or 0 if the records have no headers.
+    `headers_bytes` is the size of each record's header count and headers. `before_value` is added to each value length,
+    and `previous_end` to the start of each record.
     """
 
-    def __init__(self, affix_bytes: int, headers_bytes: int) -> None:
+    def __init__(self, affix_bytes: int, headers_bytes: int, before_value: bytes, previous_end: bytes) -> None:
         self.record_starts = [
-            _PrefixTable(self._record_start_encoder(size, affix_bytes, headers_bytes)) for size in range(1, 6)
+            _PrefixTable(self._record_start_encoder(size, affix_bytes, headers_bytes, previous_end))
+            for size in range(1, 6)
         ]
         """Indexed by the size of the offset delta in bytes, minus 1."""
-        self.value_lengths = _PrefixTable(lambda length: encode_varint(length + affix_bytes))
+        self.value_lengths = _PrefixTable(lambda length: encode_varint(length + affix_bytes) + before_value)
 
     @staticmethod
-    def _record_start_encoder(offset_size: int, affix_bytes: int, headers_bytes: int) -> Callable[[int], bytes]:
-        # Encode the previous record's header count (0) if the records have no headers, then this record's length,
-        # attributes (0) and timestamp delta (0). The record's length is the size of its attributes, timestamp delta,
-        # offset delta, key length, value length, value and headers.
-        previous_end, end_bytes = (b"", headers_bytes) if headers_bytes else (_NO_HEADERS, len(_NO_HEADERS))
-
+    def _record_start_encoder(
+        offset_size: int, affix_bytes: int, headers_bytes: int, previous_end: bytes
+    ) -> Callable[[int], bytes]:
+        # Encode the end of the previous record, then this record's length, attributes (0) and timestamp delta (0). The
+        # record's length is the size of its attributes, timestamp delta, offset delta, key length, value length, value
+        # and headers.
         def encode(length: int) -> bytes:
             length += affix_bytes
-            record_bytes = 1 + 1 + offset_size + 1 + size_of_varint(length) + length + end_bytes
+            record_bytes = 1 + 1 + offset_size + 1 + size_of_varint(length) + length + headers_bytes
             return previous_end + encode_varint(record_bytes) + b"\0\0"
 
         return encode
@@ -96,6 +98,8 @@ _tables = lru_cache(maxsize=16)(_EncodingTables)
 _OFFSET_DELTAS_AND_NO_KEY = [encode_varint(delta) + _NO_KEY for delta in range(1024)]
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
 """The offset deltas at which the encoded offset delta becomes one byte longer."""
+_AFFIXES_IN_TABLES_MAX = 256
+"""A table has an entry for each length of a value, so longer bytes would use too much memory and CPU cache."""
 _BLANK_HEADER = bytes(HEADER_SIZE)
 
 
@@ -130,7 +134,7 @@ def build_batch(
         columns.keys is None and (columns.headers is None or headers is not None) and not columns.has_null_values()
     )
     if has_only_values and isinstance(timestamps, int):
-        batch = _join_values(columns, _encode_headers(headers) if headers else b"")
+        batch = _join_values(columns, _encode_headers(headers) if headers else _NO_HEADERS)
     else:
         batch = _build_records(columns, columns.timestamp_list())
     if compression:
@@ -217,17 +221,22 @@ def _encode_headers(headers: Headers) -> bytes:
 def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
     """Return a blank batch header followed by the encoded records.
 
-    No record may have a key, and all records must have the same timestamp. `headers` are the encoded headers of each
-    record, empty if the records have no headers.
+    No record may have a key, and all records must have the same timestamp. `headers` are the encoded header count and
+    headers of each record.
     """
     before, after, lengths = columns.before, columns.after, columns.value_lengths()
-    count = len(lengths)
+    count, affix_bytes, end = len(lengths), len(before) + len(after), after + headers
     deltas = _OFFSET_DELTAS_AND_NO_KEY
     if count > len(deltas):
         deltas.extend(encode_varint(delta) + _NO_KEY for delta in range(len(deltas), count))
-    tables = _tables(len(before) + len(after), len(headers))
-    after += headers
-    record: list[bytes | None] = [b"", b"", b"", before, b"", after] if before or after else [b"", b"", b"", b""]
+    # A record consists of its start, the offset delta and key, the value length, and the value. Short bytes before and
+    # after the value are parts of the value length and of the next record's start, because few parts are joined faster.
+    record: list[bytes | None] = [b"", b"", b"", b""]
+    if len(before) + len(end) <= _AFFIXES_IN_TABLES_MAX:
+        tables = _tables(affix_bytes, len(headers), before, end)
+    else:
+        tables = _tables(affix_bytes, len(headers), b"", b"")
+        record, end = [b"", b"", b"", before, b"", end], b""
     width = len(record)
     parts = record * count
     for record_starts, (start, stop) in zip(tables.record_starts, pairwise(_OFFSET_SIZE_STEPS), strict=True):
@@ -235,12 +244,11 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
             break
         parts[width * start : width * min(stop, count) : width] = record_starts.get_all(lengths[start:stop])
     first: bytes = parts[0]  # type: ignore[assignment]  # all are bytes
-    parts[0] = _BLANK_HEADER + (first if headers else first[len(_NO_HEADERS) :])
+    parts[0] = _BLANK_HEADER + first[len(end) :]
     parts[1::width] = deltas[:count]
     parts[2::width] = tables.value_lengths.get_all(lengths)
     parts[width // 2 + 1 :: width] = columns.values
-    if not headers:
-        parts.append(_NO_HEADERS)
+    parts.append(end)
     return bytearray().join(parts)  # type: ignore[arg-type]
 
 
