@@ -34,7 +34,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
-from headrace.runtime import preload, process_tree
+from headrace.runtime import malloc, preload, process_tree
 from headrace.runtime.group_signals import GROUP_SIGNALS
 
 log = logging.getLogger(__name__)
@@ -202,6 +202,7 @@ class ForkServer:
         try:
             self._prepare_child(name)
             gc.set_threshold(*_GC_THRESHOLDS)
+            malloc.keep_freed_memory()
             from headrace.runtime import host
 
             host.serve(socket.socket(fileno=channel))
