@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from headrace.data.columns import Lines
 
+CHUNK_BYTES = 128 * 1024
+"""`next_lines` splits about this many bytes at once. The CPU cache can hold them and their lines."""
+
 
 class LineSplitter:
     """Splits blocks of bytes into lines: `feed` receives the blocks, and `next_lines` returns the lines.
@@ -20,12 +23,13 @@ class LineSplitter:
         self.position = position
         self._partial = bytearray()  # the bytes after the last line terminator
         self._complete = b""
-        self._consumed = 0  # `next_lines` has returned this many bytes of `_complete`
+        self._split_bytes = 0  # this many bytes of `_complete` are split into chunks
+        self._chunk: _Chunk | None = None  # has lines that `next_lines` has not returned yet
 
     @property
     def has_lines(self) -> bool:
         """Whether a complete line is available."""
-        return self._consumed < len(self._complete)
+        return self._chunk is not None or bool(self._complete)
 
     @property
     def partial_bytes(self) -> int:
@@ -40,23 +44,68 @@ class LineSplitter:
             return
         data = b"".join((self._partial, block)) if self._partial else block
         end = _end_of_last_line(data, 0, len(data))
-        self._complete, self._partial, self._consumed = data[:end], bytearray(memoryview(data)[end:]), 0
+        self._complete, self._partial, self._split_bytes = data[:end], bytearray(memoryview(data)[end:]), 0
 
     def next_lines(self, maximum: int) -> Lines:
         """Return at least one and at most `maximum` lines, without their terminators."""
-        start, stop = self._consumed, len(self._complete)
-        while True:
-            chunk = self._complete[start:stop]
-            if b"\r" in chunk:
-                chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            count = len(chunk) - len(chunk.replace(b"\n", b""))  # this is twice as fast as chunk.count(b"\n")
-            if count <= maximum:
-                break
-            shorter = start + (stop - start) * maximum // (count + 1)
-            stop = _end_of_last_line(self._complete, start, shorter) or _end_of_first_line(self._complete, start)
-        self.position += stop - start
-        self._consumed = stop
-        return Lines(str(memoryview(chunk)[:-1], "utf-8", "replace"), count)
+        chunk = self._chunk or self._next_chunk()
+        lines, size_bytes = chunk.take(maximum)
+        self._chunk = chunk if chunk.has_lines else None
+        self.position += size_bytes
+        return lines
+
+    def _next_chunk(self) -> _Chunk:
+        data, start, stop = self._complete, self._split_bytes, len(self._complete)
+        if stop - start > CHUNK_BYTES:
+            stop = _end_of_last_line(data, start, start + CHUNK_BYTES) or _end_of_first_line(data, start)
+        self._split_bytes = stop
+        if stop == len(data):
+            self._complete = b""  # an idle task should not keep the block in memory
+        return _Chunk(data[start:stop])
+
+
+class _Chunk:
+    """Complete lines that are split at once."""
+
+    def __init__(self, data: bytes) -> None:
+        self._original = data
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self._data = data
+        self._lines = data.split(b"\n")
+        self._lines.pop()  # the empty bytes after the last terminator
+        self._taken_lines = 0
+        self._taken_bytes = 0  # of `_data`
+        self._sizes: list[int] | None = None
+
+    @property
+    def has_lines(self) -> bool:
+        return self._taken_lines < len(self._lines)
+
+    def take(self, maximum: int) -> tuple[Lines, int]:
+        """Return at most `maximum` lines, and their size in bytes including the original terminators."""
+        first = self._taken_lines
+        if first == 0 and len(self._lines) <= maximum:
+            self._taken_lines = len(self._lines)
+            return _decode(memoryview(self._data)[:-1], self._lines), len(self._original)
+        lines = self._lines[first : first + maximum]
+        start, stop = self._taken_bytes, self._taken_bytes + sum(map(len, lines)) + len(lines)
+        self._taken_lines, self._taken_bytes = first + len(lines), stop
+        size_bytes = stop - start if self._data is self._original else self._original_bytes(first, len(lines))
+        return _decode(memoryview(self._data)[start : stop - 1], lines), size_bytes
+
+    def _original_bytes(self, first: int, count: int) -> int:
+        if self._sizes is None:
+            self._sizes = list(map(len, self._original.splitlines(keepends=True)))
+        return sum(self._sizes[first : first + count])
+
+
+def _decode(text: memoryview, lines: list[bytes]) -> Lines:
+    """Return `lines`, which `text` contains with line feeds between them. Bytes that are not UTF-8 become U+FFFD."""
+    try:
+        return Lines(str(text, "utf-8"), len(lines), lines)
+    except UnicodeDecodeError:
+        return Lines(str(text, "utf-8", "replace"), len(lines))
 
 
 def _end_of_last_line(data: bytes, start: int, stop: int) -> int:

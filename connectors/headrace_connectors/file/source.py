@@ -24,7 +24,8 @@ from headrace_connectors.file.lines import LineSplitter
 
 log = logging.getLogger(__name__)
 
-BLOCK_BYTES = 128 * 1024  # the CPU cache can hold a block of this size and its lines
+BLOCK_BYTES = 512 * 1024
+"""Each read releases the GIL, and then waits for the event loop's thread, so the task reads several chunks at once."""
 WAIT_S = 0.1
 MISSING_FILE_WAIT_S = 0.5
 _STDIN = 0

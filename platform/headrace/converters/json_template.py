@@ -73,9 +73,9 @@ def _is_text(schema: Schema | None) -> bool:
 def _frame(column: Lines | list[Any], before: bytes, after: bytes) -> FramedValues | None:
     """Return the JSON of each string, enclosed in `before` and `after`, or None if some values are not strings."""
     if isinstance(column, Lines):
-        clean = _encode_if_unescaped(column)
-        if clean is not None:
-            return FramedValues(before + b'"', clean.split(b"\n"), b'"' + after)
+        unescaped = _encode_if_unescaped(column)
+        if unescaped is not None:
+            return FramedValues(before + b'"', unescaped, b'"' + after)
         column = column.items()
     elif set(map(type, column)) != {str}:
         return None
@@ -84,12 +84,13 @@ def _frame(column: Lines | list[Any], before: bytes, after: bytes) -> FramedValu
     return FramedValues(before, texts, after)
 
 
-def _encode_if_unescaped(lines: Lines) -> bytes | None:
-    """Return the lines in UTF-8, separated by line feeds, or None if they contain characters that JSON escapes."""
+def _encode_if_unescaped(lines: Lines) -> list[bytes] | None:
+    """Return the lines in UTF-8, or None if they contain characters that JSON escapes."""
     text = lines.text
     if '"' in text or "\\" in text:
         return None
     data = text.encode()
     if len(_encoder.encode(text)) != len(data) + 2 + len(lines) - 1:
         return None
-    return java_escapes(data)
+    escaped = java_escapes(data)
+    return lines.encoded() if escaped is data else escaped.split(b"\n")

@@ -77,7 +77,10 @@ class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringCo
     def from_connect_columnar(self, topic: str, schema: Schema | None, values: ColumnarValues) -> list[bytes | None]:
         """Encode each value as text."""
         if isinstance(values, Lines) and self._encoding == "utf-8":
-            return values.text.encode("utf-8", "replace").split(b"\n")  # type: ignore[return-value]  # no nulls
+            try:
+                return values.encoded()
+            except UnicodeEncodeError:
+                pass  # as in `from_connect_batch`
         return self.from_connect_batch(topic, schema, values.items())
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:

@@ -45,12 +45,22 @@ class ColumnarValues:
 class Lines(ColumnarValues):
     """Strings without line feeds, stored as one string with line feeds between them."""
 
-    __slots__ = ("text",)
+    __slots__ = ("_encoded", "text")
 
-    def __init__(self, text: str, count: int) -> None:
-        """`text` consists of `count` lines, separated by `count - 1` line feeds; `count` is at least 1."""
+    def __init__(self, text: str, count: int, encoded: list[bytes] | None = None) -> None:
+        """`text` consists of `count` lines, separated by `count - 1` line feeds; `count` is at least 1.
+
+        `encoded` contains the lines in UTF-8, if the caller has them.
+        """
         super().__init__(count)
         self.text = text
+        self._encoded = encoded
+
+    def encoded(self) -> list[Any]:
+        """Return the lines in UTF-8. Callers must not change the list. Raises UnicodeEncodeError."""
+        if self._encoded is None:
+            self._encoded = self.text.encode().split(b"\n")
+        return self._encoded
 
     def _make_items(self) -> list[Any]:
         return self.text.split("\n")

@@ -12,8 +12,12 @@ TEXT = "one\ntwo\r\nthree\rvier äö\n\n€\r\r\nlast".encode()
 LINES = ["one", "two", "three", "vier äö", "", "€", ""]
 
 
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 100])
 @pytest.mark.parametrize("block_size", range(1, len(TEXT) + 1))
-def test_line_splitter_returns_the_same_lines_for_any_block_size(block_size: int) -> None:
+def test_line_splitter_returns_the_same_lines_for_any_block_size(
+    monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, block_size: int
+) -> None:
+    monkeypatch.setattr("headrace_connectors.file.lines.CHUNK_BYTES", chunk_bytes)
     splitter = LineSplitter()
     found: list[str] = []
     for start in range(0, len(TEXT), block_size):
@@ -21,6 +25,7 @@ def test_line_splitter_returns_the_same_lines_for_any_block_size(block_size: int
         while splitter.has_lines:
             lines = splitter.next_lines(2)
             assert len(lines) == len(lines.items()) <= 2
+            assert lines.encoded() == [line.encode() for line in lines.items()]
             found += lines.items()
     assert found == LINES
     assert splitter.position == len(TEXT) - len("last")
@@ -49,8 +54,20 @@ def test_line_splitter_counts_its_position_in_bytes_if_lines_contain_non_ascii_t
 def test_invalid_utf_8_in_a_line_is_replaced_and_the_position_counts_the_original_bytes() -> None:
     splitter = LineSplitter()
     splitter.feed(b"a\xffb\nc\n")
-    assert splitter.next_lines(1).items() == ["a\ufffdb"]
+    lines = splitter.next_lines(1)
+    assert lines.items() == ["a\ufffdb"]
+    assert lines.encoded() == ["a\ufffdb".encode()]
     assert splitter.position == 4
+
+
+def test_line_splitter_does_not_split_the_remaining_lines_again_for_each_call_of_next_lines() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"\r\n" * 250_000)
+    started = time.process_time()
+    for position in range(2, 500_001, 2):
+        assert splitter.next_lines(1).items() == [""]
+        assert splitter.position == position
+    assert time.process_time() - started < 10  # to split all remaining lines for each call would take minutes
 
 
 def test_line_splitter_does_not_copy_a_long_line_again_for_each_block_that_it_receives() -> None:
