@@ -67,8 +67,9 @@ class Batcher:
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
         """Divide the records among partitions; accumulate small parts, and build batches from large parts.
 
-        The event loop receives the built batches. All batches are added to `delivery` before the event loop receives
-        the first batch, so that only one thread at a time uses `delivery`.
+        The event loop receives each batch when it is built, so that it sends the first batches of a large call while
+        this method builds the next ones. All parts are added to `delivery` before, so that from then on only the event
+        loop uses `delivery`.
         """
         if columns.timestamps is None:
             columns.timestamps = int(time.time() * 1000)
@@ -76,19 +77,24 @@ class Batcher:
             try:
                 if self._closed:
                     raise ClosedError("the producer is closed")
-                for number, part in self._partition_records(topic, partition, columns).items():
-                    self._append(topic, number, part, delivery)
+                runs = self._split(topic, partition, columns)
             except Exception as error:  # noqa: BLE001  (keys and values that are not bytes raise various errors)
                 if not isinstance(error, ClientError):
                     error = ClientError(f"records for {topic} cannot be sent: {error}")
                 delivery.expect_part()
+                delivery.seal()
                 self._fail_deliveries([DeliveryPart(delivery, len(columns))], error)
+                return
+            for _ in runs:
+                delivery.expect_part()
             if delivery.has_pending_parts:
                 delivery.seal()
             else:
                 self._loop.call_soon_threadsafe(delivery.seal)
-            self._hand_over()
-        self._on_built()
+            for number, run, run_bytes in runs:
+                self._append((topic, number), run, run_bytes, DeliveryPart(delivery, len(run)))
+                self._hand_over()
+                self._on_built()
 
     def wait_for_memory(self, timeout_ms: float) -> None:
         """Block until fewer than buffer.memory bytes are buffered. Raises BufferExhaustedError, ClosedError."""
@@ -147,22 +153,26 @@ class Batcher:
             return {keyless: columns}
         return split_by_key(columns, count, keyless)
 
-    def _append(self, topic: str, partition: int, columns: RecordColumns, delivery: Delivery) -> None:
-        size = estimate_bytes(columns)
-        self._sticky.count_produced(topic, size)
-        key = (topic, partition)
-        for run, run_bytes in split_into_runs(columns, size, self._batch_bytes_max):
-            delivery.expect_part()
-            self._reserve(run_bytes)
-            accumulator = self._accumulators.get(key)
-            if accumulator is not None and accumulator.size_bytes + run_bytes > self._config.batch_size:
-                self._seal(key)
-                accumulator = None
-            if accumulator is None:
-                accumulator = self._accumulators[key] = Accumulator(topic, partition, self._loop.time() * 1000)
-            accumulator.add(run, run_bytes, DeliveryPart(delivery, len(run)))
-            if run_bytes >= self._config.batch_size:
-                self._seal(key)
+    def _split(self, topic: str, partition: int | None, columns: RecordColumns) -> list[tuple[int, RecordColumns, int]]:
+        """Divide the records among partitions and by size; return (partition, records, bytes) of each part."""
+        runs: list[tuple[int, RecordColumns, int]] = []
+        for number, part in self._partition_records(topic, partition, columns).items():
+            size = estimate_bytes(part)
+            self._sticky.count_produced(topic, size)
+            runs += [(number, run, run_bytes) for run, run_bytes in split_into_runs(part, size, self._batch_bytes_max)]
+        return runs
+
+    def _append(self, key: tuple[str, int], run: RecordColumns, run_bytes: int, part: DeliveryPart) -> None:
+        self._reserve(run_bytes)
+        accumulator = self._accumulators.get(key)
+        if accumulator is not None and accumulator.size_bytes + run_bytes > self._config.batch_size:
+            self._seal(key)
+            accumulator = None
+        if accumulator is None:
+            accumulator = self._accumulators[key] = Accumulator(*key, self._loop.time() * 1000)
+        accumulator.add(run, run_bytes, part)
+        if run_bytes >= self._config.batch_size:
+            self._seal(key)
 
     def _seal(self, key: tuple[str, int]) -> None:
         """Build a batch of the partition's accumulated records.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_KEPT_BYTES = 8 * 1024 * 1024
+_KEPT_BYTES = 16 * 1024 * 1024
 """Up to this much free memory at the end of a heap stays in the process."""
 _HEAP_BUFFER_BYTES_MAX = 2 * 1024 * 1024
 """Larger buffers are returned to the kernel when they are freed. Record batches have at most about 1 MiB."""
