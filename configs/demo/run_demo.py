@@ -1,11 +1,12 @@
 """Runs the demo: copies 367,687 rows of a real data set from SQLite through a broker into Delta tables.
 
-The demo starts `connect-standalone` with the configuration files in this directory, shows its progress, stops it when
-all rows are in the tables, and prints a summary and a query on the tables. All files are in one directory. A second run
-continues where the first run stopped. The demo may be killed at any time without losing or duplicating rows.
+The demo starts `connect-standalone` with the connector files in the directory of this script, and shows the progress.
+When all rows are in the tables, the demo stops `connect-standalone`. The demo then prints a summary and the result of a
+query on the tables. The option `--dir` sets the directory of the database, the topics, the tables and the log file. A
+second run continues where the first run stopped. If the demo is killed at any time, no rows are lost or duplicated.
 
-Rows in the database are counted with SQL, and records in topics by their end offsets. Rows in the tables are counted by
-the statistics in Delta's commits, and at the end by reading the tables.
+The demo counts rows in the database with SQL. It counts records in topics by the end offsets. It counts rows in the
+tables by the statistics in Delta's commits, and at the end by reading the tables.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def wait_for_exit(worker: subprocess.Popen[bytes]) -> None:
 
 
 def stop_worker(worker: subprocess.Popen[bytes]) -> None:
-    """Stop the worker cleanly, so that it commits offsets and the broker closes its logs."""
+    """Stop the worker cleanly. The worker commits its offsets, and its embedded broker closes the logs."""
     if worker.poll() is None:
         worker.send_signal(signal.SIGTERM)
         worker.wait(timeout=60)

@@ -1,4 +1,4 @@
-"""Counts the rows of the connectors' demo at every stage: database, topics, S3, OpenSearch, second database."""
+"""Counts the rows of the connectors' demo at each stage after PostgreSQL: topics, S3, OpenSearch and SQLite."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def count_documents(port: int) -> Counts:
 
 
 def count_sqlite(file: Path) -> Counts:
-    """Return the number of rows in each table of the second database."""
+    """Return the number of rows in each table of the SQLite database."""
     if not file.exists():
         return {}
     connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=_TIMEOUT_S)
@@ -107,9 +107,9 @@ def is_complete(rows: Mapping[str, int], counts: Mapping[str, Counts]) -> bool:
 
 
 def incomplete_stages(rows: Mapping[str, int], counts: Mapping[str, Counts]) -> dict[str, int]:
-    """Return the stages that do not have all rows of the previous stage, with the number of rows of the previous stage.
+    """Return each stage that lacks rows of its previous stage, with the number of rows of the previous stage.
 
-    The database is the stage before the topics, and the topics are the stage before all others.
+    PostgreSQL is the previous stage of the topics. The topics are the previous stage of S3, OpenSearch and SQLite.
     """
     sent = {table: min(count, counts["topic"].get(table, 0)) for table, count in rows.items()}
     previous = {name: rows if name == "topic" else sent for name in counts}

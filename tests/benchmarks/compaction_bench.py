@@ -1,8 +1,9 @@
 """Measures produce latency while the broker compacts a gigabyte.
 
 The cleaner process alternately runs for one second and is paused (SIGSTOP) for one second. The latency while the
-cleaner is paused is the baseline. The alternation makes noise on the machine affect both latencies equally. The broker
-cleans an overdue log (max.compaction.lag.ms) at niceness 10, and other logs under SCHED_IDLE.
+cleaner is paused is the baseline. Because both states alternate, noise on the machine affects both latencies equally.
+If a log has exceeded max.compaction.lag.ms, the cleaner runs at niceness 10. Otherwise, the cleaner runs under
+SCHED_IDLE.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure the produce latency during two cleanings: of an overdue log, and of a log that is not overdue."""
+    """Measure the produce latency while the broker cleans a log.
+
+    The first log has not exceeded max.compaction.lag.ms. The second log has exceeded max.compaction.lag.ms.
+    """
     rows = []
     for how, config in (("by idle processors", {}), ("overdue", {"max.compaction.lag.ms": "1"})):
         latencies: dict[bool, list[float]] = {True: [], False: []}

@@ -2,9 +2,10 @@
 
 Each document has about 300 bytes.
 
-The server may limit the rate. To show this limit, the benchmark also writes the same documents over two plain
-connections, without a sink. The baseline is Aiven's OpenSearch sink in Apache's worker: measured in the same run if its
-jars are available (see jvm_connectors.py), otherwise a quoted number.
+The server may limit the rate. To show this limit, the benchmark also writes the same documents without a sink, over two
+plain HTTP connections. The baseline is Aiven's OpenSearch sink in Apache's worker. If the jars of Aiven's sink are
+available (see jvm_connectors.py), the benchmark measures Aiven's sink in the same run. Otherwise, the baseline is an
+earlier result of Aiven's sink.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PLAIN_CONNECTIONS, PLAIN_BATCH = 2, 2000
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Write the documents to OpenSearch `rounds` times with the sink, and `rounds` times with plain connections."""
+    """Write the documents to OpenSearch `rounds` times with the sink, and `rounds` times directly over HTTP."""
     if search_server.unavailable_reason():
         report(f"OpenSearch left out: {search_server.unavailable_reason()}")
         return []

@@ -1,4 +1,4 @@
-"""Creates a topic for one load, and deletes the topic and its files before the next load."""
+"""Creates a topic for one measurement. Deletes the topic and its files before the next measurement."""
 
 from __future__ import annotations
 

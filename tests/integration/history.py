@@ -1,15 +1,15 @@
 """Records what clients do and receive during cluster failures, and finds contradictions in this history of events.
 
-Clients append events in chronological order. `violations` compares the events with the final contents of the topic. A
-record whose produce request received no response may be in the topic or not: neither is a violation. If it is in the
-topic, it must be there only once and in the producer's order.
+Clients append events in chronological order. `violations` compares the events with the final contents of the topic. If
+a produce request received no response, its record may be in the topic or missing. Neither is a violation. A record in
+the topic must be there only once and in the producer's order.
 
     lost write      an acknowledged record is not in the topic, or not at the acknowledged offset
     duplicate       a record is in the topic twice
     reordering      in a partition, a record is before a record that the same producer sent earlier
-    stale read      a record that was read at an offset is not the record at that offset in the final topic; or a leader
-                    reported an end offset above the final end offset; or, in a healthy cluster, a leader reported an
-                    end offset that is not above every offset that was acknowledged or read earlier
+    stale read      a consumer read a record at an offset, but the final topic has another record or no record at this
+                    offset; or a leader reported an end offset above the final end offset; or, in a healthy cluster, a
+                    leader reported an end offset at or below an offset that was acknowledged or read earlier
     offset gap      the final topic has an offset without a record, or a consumer skipped or repeated an offset
     group           a committed offset decreased, or a record below the committed offset was read by no group member
     error           a client received an error that it should never receive
@@ -192,8 +192,8 @@ def _positions(events: Iterable[Event]) -> Iterator[str]:
 def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
     """Check the end offsets that leaders reported.
 
-    An end offset must not be above the final end offset. In a healthy cluster, it must also be above every offset that
-    was acknowledged or read before the request.
+    A reported end offset must not be above the final end offset. In a healthy cluster, a reported end offset must be
+    above each offset that was acknowledged or read before the client requested the end offset.
     """
     known: dict[int, int] = defaultdict(int)
     for event in sorted(events, key=lambda event: event.at_s):
@@ -259,7 +259,7 @@ def _unread(events: Iterable[Event]) -> Iterator[str]:
 def longest_pause_s(events: Sequence[Event], partition: int | None = None) -> float:
     """Return the longest time without an acknowledgement in `partition`.
 
-    If `partition` is None, acknowledgements in any partition count.
+    If `partition` is None, the acknowledgements in all partitions are considered.
     """
     moments = [
         event.at_s for event in events if isinstance(event, Acknowledged) and partition in (None, event.partition)

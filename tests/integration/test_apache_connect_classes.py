@@ -96,7 +96,8 @@ def _comparable(schema: Schema | None, value: Any) -> bool:
 def _same_text(schema: Schema | None) -> bool:
     """Return whether headrace's text for a value of this schema must equal the result of Java's toString.
 
-    The texts differ for bytes, which Java does not print, and for old dates, which Java prints in the Julian calendar.
+    The texts differ for bytes, because Java's text does not contain the bytes. The texts differ for old dates, because
+    Java uses the Julian calendar for these dates.
     """
     if schema is None:
         return True

@@ -307,12 +307,12 @@ def recorded(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def _without_rewritten_tasks(configs: list[Record]) -> list[Record]:
-    """Remove the task configurations that only headrace writes, so that the records can be compared with Kafka's.
+    """Remove the task configurations that only headrace writes. The remaining records must equal Kafka's records.
 
-    If a connector's configuration is written again unchanged, headrace also writes its task configurations again.
-    Otherwise, they would all precede the connector's configuration once the topic is compacted, and a worker that
-    starts would ignore the tasks (KAFKA-17719). The leader may write them at any time after the connector's
-    configuration.
+    If a connector's configuration is written again unchanged, headrace also writes the task configurations again.
+    Without these new records, compaction would leave all task configurations before the connector's configuration.
+    A worker that starts would then ignore the tasks (KAFKA-17719). The leader may write the task configurations at
+    any time after the connector's configuration.
     """
     records: list[Record] = []
     last: dict[bytes, bytes | None] = {}

@@ -438,9 +438,10 @@ def test_file_source_and_sink_lose_no_line_when_all_processes_are_killed_at_rand
     assert repeated < count * 4
 
 
-def test_source_continues_from_its_offsets_after_bootstrap_servers_has_replaced_the_embedded_broker(
+def test_source_continues_from_its_offsets_after_the_worker_switches_to_another_broker(
     tmp_path: Path,
 ) -> None:
+    """The worker first uses its embedded broker. After a restart, it uses the broker in `bootstrap.servers`."""
     file = tmp_path / "in.properties"
     file.write_text(f"name=in\nconnector.class=FileStreamSource\ntopic=t\nfile={tmp_path / 'in.txt'}\n")
     (tmp_path / "in.txt").write_text("one\ntwo\n")
@@ -475,7 +476,8 @@ def test_worker_exits_with_an_error_that_names_the_invalid_or_missing_key_of_its
     assert "Traceback" not in result.stderr
 
 
-def test_worker_exits_with_an_error_that_names_key_and_value_if_a_converter_class_is_unknown(tmp_path: Path) -> None:
+def test_worker_exits_with_an_error_if_a_converter_class_is_unknown(tmp_path: Path) -> None:
+    """The error contains the configuration key, the unknown class name and a similar class name."""
     worker = Worker(tmp_path, {"value.converter": "org.apache.kafka.connect.json.JsonConvertor"})
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2

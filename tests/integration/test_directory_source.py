@@ -115,9 +115,10 @@ def test_directory_source_reads_new_files_while_it_runs_and_repeats_no_row_after
         assert os.listdir(tmp_path / "in") == []
 
 
-def test_directory_source_reads_each_format_and_its_error_for_an_invalid_record_names_file_and_line(
+def test_directory_source_reads_every_format_and_fails_if_a_record_is_invalid(
     tmp_path: Path,
 ) -> None:
+    """The error contains the file and the line of the invalid record."""
     rows = [{"id": number, "name": f"n\u00e4me {number}"} for number in range(5000)]
     text = "".join(json.dumps(row) + "\n" for row in rows).encode()
     for form in ("json", "lines", "parquet", "broken"):

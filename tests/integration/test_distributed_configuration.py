@@ -370,8 +370,9 @@ def test_client_overrides_are_restricted_by_the_workers_policy(
 ) -> None:
     """The policy rejects the client overrides in `refused`.
 
-    The test also checks the settings of topic tracking. With the policy "None", topic tracking is disabled, so requests
-    to read or reset active topics return errors. With the other policies, only requests to reset them return errors.
+    The test also checks two settings that do not depend on the policy. All workers have
+    `topic.tracking.allow.reset=false`, so requests to reset active topics return errors. The worker with the policy
+    "None" also has `topic.tracking.enable=false`, so requests to read active topics return errors, too.
     """
     settings = {
         "connector_client_config_override_policy": policy,

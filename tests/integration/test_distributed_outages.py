@@ -186,7 +186,7 @@ def test_tasks_continue_without_a_restart_if_the_broker_returns_within_the_sessi
 
 
 @pytest.mark.slow
-def test_sigterm_stops_a_running_worker_within_the_timeout_after_its_broker_was_killed(
+def test_worker_stops_within_the_timeout_after_sigterm_if_its_broker_was_killed(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 2, {**SETTINGS, "session.timeout.ms": "60000"}) as workers:
@@ -199,7 +199,7 @@ def test_sigterm_stops_a_running_worker_within_the_timeout_after_its_broker_was_
 
 
 @pytest.mark.prove
-def test_sigterm_stops_a_running_worker_within_the_timeout_while_its_broker_is_frozen(
+def test_worker_stops_within_the_timeout_after_sigterm_if_its_broker_is_frozen(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 1, SETTINGS) as [worker]:

@@ -72,9 +72,10 @@ def test_sessioned_group_accepts_task_configs_only_in_signed_requests(broker: Br
         assert [config["interval.ms"] for config in stored] == ["50", "50"]
 
 
-def test_group_with_the_connect_protocol_compatible_accepts_unsigned_requests_with_task_configs(
+def test_worker_accepts_unsigned_task_configs_if_the_group_has_no_session_key(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
+    """With the setting ``connect.protocol=compatible``, the group has no session key."""
     with worker_group(tmp_path, broker.address, 1, {**PLUGINS, "connect.protocol": "compatible"}) as [worker]:
         source = Monitored(tmp_path, "unsigned").create(worker)
         [task] = worker.request("GET", f"/connectors/{source.name}/tasks")

@@ -339,7 +339,7 @@ def test_invalid_source_offsets_are_rejected(
 def test_sink_offsets_cannot_be_changed_while_the_consumer_group_has_a_member(
     workers: list[DistributedWorker], broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Another consumer joins the connector's consumer group, like a task that has not stopped with its connector."""
+    """Another consumer joins the consumer group of a stopped connector, like a sink task that is still running."""
     write_topic(broker.address, tmp_path.name, [(None, b"0")])
     workers[0].create("c", sink(tmp_path), initial_state="STOPPED")
     zombie = Consumer({"bootstrap.servers": broker.address, "group.id": "connect-c", "auto.offset.reset": "earliest"})
@@ -817,7 +817,10 @@ def test_forwarded_request_returns_409_if_the_receiving_worker_is_not_the_leader
 def test_pause_and_resume_are_executed_by_the_leader(
     workers: list[DistributedWorker], tmp_path: Path, state: str
 ) -> None:
-    """A target state that another worker wrote while the leader deletes the connector would never be deleted."""
+    """Only the leader writes a target state.
+
+    If another worker wrote a target state while the leader deletes the connector, the state would never be deleted.
+    """
     workers[0].create("c", source(tmp_path), initial_state="PAUSED")
     path = f"/connectors/c/{state}"
     assert failure(workers[1], "PUT", f"{path}?forward=false")[0] == 409

@@ -95,9 +95,10 @@ def test_documents_are_stored_with_an_api_key_that_has_privileges_for_one_index_
 
 
 @pytest.mark.parametrize("kind", ["unknown", "wrong secret", "not encoded", "invalidated"])
-def test_wrong_or_invalidated_api_key_fails_the_task_and_is_a_validation_error_of_the_key_connection_api_key(
+def test_task_and_validation_fail_if_the_api_key_is_wrong_or_invalidated(
     server: SearchServer, certificates: Certificates, kind: str
 ) -> None:
+    """The validation error belongs to the configuration key `connection.api.key`. No error contains the API key."""
     key = create_key(server, "wrong")
     if kind == "invalidated":
         invalidate(server, key)

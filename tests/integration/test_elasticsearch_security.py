@@ -86,7 +86,7 @@ def test_validation_errors_and_task_errors_name_the_server_that_denies_access(
         put_until_error({**settings, "max.retries": "0"}, [record(0)])
 
 
-def test_user_with_privileges_for_one_index_only_passes_validation_and_stores_documents(
+def test_user_with_privileges_for_a_single_index_passes_validation_and_stores_documents(
     server: SearchServer, certificates: Certificates
 ) -> None:
     security = "/_plugins/_security/api"

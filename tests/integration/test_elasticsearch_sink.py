@@ -107,9 +107,10 @@ def test_later_record_replaces_the_document_with_the_same_key(server: SearchServ
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
 
 
-def test_sink_logs_once_for_each_partition_that_it_skips_records_older_than_the_stored_documents(
+def test_sink_logs_once_per_partition_if_it_skips_old_records(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The sink skips a record if the index contains a newer version of the record's document."""
     put(server, [keyed(100, "a"), keyed(101, "b")])
     caplog.clear()
     put(server, [keyed(0, "a"), keyed(1, "b"), keyed(2, "c")])  # the topic was recreated
@@ -225,9 +226,10 @@ def test_json_text_with_a_repeated_key_becomes_a_document_with_the_last_value(
         put_batches_until_error(settings, [batch.take([3])])
 
 
-def test_record_keys_with_special_characters_become_document_ids_and_invalid_topic_names_are_rejected(
+def test_special_characters_are_allowed_in_record_keys_but_not_in_topic_names(
     server: SearchServer,
 ) -> None:
+    """A record key becomes a document id, and a topic name becomes an index name."""
     key = '"}}\n{"delete":{"_index":"items","_id":"x"}}\n'
     put(server, [keyed(0, key), keyed(1, "../_all")])
     assert sorted(server.documents("items")) == sorted([key, "../_all"])
@@ -249,7 +251,9 @@ def test_write_to_a_closed_index_fails_the_task_and_all_records_are_stored_after
     assert sorted(each["id"] for each in server.documents("items").values()) == list(range(5))
 
 
-def test_validation_reports_an_unreachable_server_at_the_key_connection_url(server: SearchServer) -> None:
+def test_validation_reports_an_unreachable_server(server: SearchServer) -> None:
+    """The error belongs to the configuration key `connection.url`."""
+
     def errors(url: str) -> dict[str, list[str]]:
         settings = {"connection.url": url, "name": "x"}
         values = config_def(ElasticsearchSinkConfig).validate(settings)

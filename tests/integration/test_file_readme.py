@@ -1,4 +1,4 @@
-"""Tests that the example in the README of the file connectors works as written, except for its REST port."""
+"""Tests that the example in the README of the file connectors works. The test changes only the worker's REST port."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def broker_on(disk: Path, directory: Path, **properties: str) -> BrokerProcess:
     return broker
 
 
-def test_broker_whose_topic_logs_are_on_a_full_disk_starts_and_accepts_records_once_space_is_freed(
+def test_broker_starts_on_a_full_disk_and_accepts_records_after_space_is_freed(
     tmp_path: Path,
 ) -> None:
     """The topic's log is on the full disk. The metadata log is on another disk."""

@@ -40,7 +40,7 @@ CHANGES = {
 
 
 class Server(Protocol):
-    """A database with a table `t`, which another session can change while the source waits for this session."""
+    """A database with a table `t`. A session locks and changes the table while the source waits for the lock."""
 
     url: Mapping[str, str]
 
@@ -200,9 +200,10 @@ def types_of(fields: tuple[Field, ...]) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_rows_have_the_new_schema_of_a_table_if_the_table_changes_when_the_statement_starts(
+def test_rows_of_a_table_have_the_new_schema_if_the_table_changes_before_the_query_starts(
     server: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The table changes after the source has read the columns."""
     change, values, row, types = CHANGES[name]
     with running_task({**server.url, **TABLE}) as task:
         batch = read_during_change(monkeypatch, server, task, change, values)
@@ -211,9 +212,10 @@ def test_rows_have_the_new_schema_of_a_table_if_the_table_changes_when_the_state
 
 
 @pytest.mark.parametrize("name", ["larger integer", "text", "new column"])
-def test_query_returns_rows_with_the_new_schema_if_its_table_changes_when_the_statement_starts(
+def test_rows_of_a_query_have_the_new_schema_if_the_table_changes_before_the_query_starts(
     server: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The table changes after the source has read the columns."""
     change, values, row, types = CHANGES[name]
     with running_task({**server.url, **QUERY}) as task:
         batch = read_during_change(monkeypatch, server, task, change, values)
@@ -249,7 +251,7 @@ def test_column_rename_is_detected_if_the_snapshot_of_the_transaction_is_older_t
     assert dict(zip(types, batch.values[0], strict=True)) == {"id": 1, "b": 5, "a": "x"}
 
 
-def test_source_reads_the_columns_of_the_new_table_if_another_table_is_renamed_to_the_name_of_the_table(
+def test_source_reads_the_new_columns_if_its_table_is_replaced_by_a_renamed_table(
     postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     postgresql.create(
@@ -326,5 +328,5 @@ def test_task_waits_until_its_table_and_its_offset_columns_exist_again(
 
 
 def poll_rows(task: JdbcSourceTask, polls: int) -> list[tuple[Any, ...]]:
-    """Call `poll` this often and return all rows."""
+    """Call `poll` `polls` times and return all rows."""
     return rows([batch for _ in range(polls) if (batch := task.poll()) is not None])

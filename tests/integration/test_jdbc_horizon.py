@@ -70,9 +70,10 @@ def test_rows_inserted_after_a_prepared_transaction_are_not_read_until_the_trans
     assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
 
 
-def test_source_with_snapshot_horizon_fails_if_the_user_lacks_the_role_pg_read_all_stats(
+def test_source_fails_if_the_user_lacks_the_role_pg_read_all_stats(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
+    """With the setting ``snapshot.horizon=true``, the source must see the transactions of all users."""
     database.execute("DROP ROLE IF EXISTS reader")
     database.execute("CREATE ROLE reader LOGIN")
     database.execute("GRANT SELECT ON t TO reader")
@@ -84,9 +85,10 @@ def test_source_with_snapshot_horizon_fails_if_the_user_lacks_the_role_pg_read_a
     database.execute("REVOKE ALL ON t FROM reader")
 
 
-def test_source_with_snapshot_horizon_fails_while_a_session_has_track_activities_disabled(
+def test_source_fails_while_a_session_does_not_report_its_transactions(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
+    """With the setting ``snapshot.horizon=true``, the source must see the transactions of all sessions."""
     settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}
     with psycopg.connect(server.conninfo, autocommit=True) as late:
         late.execute("SET track_activities = off")

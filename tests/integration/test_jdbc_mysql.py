@@ -201,9 +201,10 @@ def test_table_and_column_names_with_special_characters_are_quoted(database: Any
     ("policy", "expected"),
     [("null", [(1, None), (2, None)]), ("clamp", [(1, dt.date.min), (2, dt.date.min)]), ("skip", [])],
 )
-def test_property_unmappable_values_sets_how_zero_dates_are_handled(
+def test_zero_dates_are_handled_as_configured(
     database: Any, props: dict[str, str], policy: str, expected: list[Any]
 ) -> None:
+    """The setting is `unmappable.values`. By default, a zero date fails the source."""
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, d date)")
     database.execute("INSERT INTO t VALUES (1, '0000-00-00'), (2, '2026-00-00')")
     with pytest.raises(ConnectError, match=r"shop\.t, column d, row id=1: the column's type is date, but 0000-00-00"):
@@ -212,9 +213,10 @@ def test_property_unmappable_values_sets_how_zero_dates_are_handled(
 
 
 @pytest.mark.parametrize(("behavior", "expected"), [("CONVERT_TO_NULL", None), ("convertToNull", None), ("ROUND", 1)])
-def test_property_zero_date_time_behavior_determines_how_zero_dates_are_read(
+def test_zero_dates_are_read_as_the_connection_url_specifies(
     database: Any, props: dict[str, str], behavior: str, expected: int | None
 ) -> None:
+    """The URL has the parameter `zeroDateTimeBehavior`."""
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, d date NOT NULL, at datetime NOT NULL)")
     database.execute("INSERT INTO t VALUES (1, '0000-00-00', '0000-00-00 00:00:00'), (2, '2026-02-03', '2026-02-03')")
     address = f"{props['connection.url']}?zeroDateTimeBehavior={behavior}"
@@ -303,9 +305,10 @@ def test_row_that_is_committed_after_a_row_with_a_larger_id_is_skipped_unless_sn
             assert ids_read(settings | more, database.execute, late.execute) == expected
 
 
-def test_source_with_snapshot_horizon_fails_if_the_user_lacks_the_process_privilege(
+def test_source_fails_if_the_user_lacks_the_process_privilege(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
+    """With the setting ``snapshot.horizon=true``, the source must see the transactions of all users."""
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY)")
     database.execute("CREATE OR REPLACE USER reader@'127.0.0.1'")
     database.execute("GRANT SELECT ON shop.* TO reader@'127.0.0.1'")
@@ -313,9 +316,10 @@ def test_source_with_snapshot_horizon_fails_if_the_user_lacks_the_process_privil
         read_all({**props, "connection.user": "reader", "mode": "incrementing", "snapshot.horizon": "true"})
 
 
-def test_source_with_snapshot_horizon_waits_for_a_transaction_that_is_missing_in_the_cached_table_innodb_trx(
+def test_source_waits_for_a_new_transaction_if_the_list_of_transactions_is_outdated(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
+    """The setting is ``snapshot.horizon=true``. The list is InnoDB's table `innodb_trx`, which InnoDB caches."""
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, note text)")
     settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}
     address: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": server.user, "database": "shop"}

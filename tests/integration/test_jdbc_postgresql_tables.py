@@ -110,18 +110,18 @@ def test_query_may_contain_percent_signs(database: Database, props: dict[str, st
     assert sorted(rows(read_all(props))) == [(1,), (3,)]
 
 
-def test_columns_without_a_connect_type_are_skipped_with_a_warning_if_unsupported_columns_is_warn(
+def test_columns_without_a_connect_type_are_skipped_with_a_warning(
     database: Database, props: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The setting is ``unsupported.columns=warn``."""
     create_odd_table(database)
     with caplog.at_level(logging.WARNING):
         assert rows(read_all({**props, "unsupported.columns": "warn"})) == [(1,)]
     assert "table public.odd: no Connect type can represent the columns money (MONEY)" in caplog.text
 
 
-def test_columns_without_a_connect_type_fail_validation_and_the_source_if_unsupported_columns_is_fail(
-    database: Database, props: dict[str, str]
-) -> None:
+def test_validation_and_source_fail_if_a_column_has_no_connect_type(database: Database, props: dict[str, str]) -> None:
+    """The setting is ``unsupported.columns=fail``."""
     create_odd_table(database)
     props = {**props, "unsupported.columns": "fail", "table.whitelist": "odd"}
     (message,) = validation_errors(props)["unsupported.columns"]
@@ -168,9 +168,10 @@ ALL_TYPES = "TABLE,VIEW,PARTITIONED TABLE,FOREIGN TABLE"
 
 
 @pytest.mark.parametrize("name", UNENFORCED)
-def test_field_of_a_not_null_column_is_optional_if_some_rows_may_still_contain_null(
+def test_field_of_a_not_null_column_is_optional_if_the_constraint_is_not_enforced(
     database: Database, props: dict[str, str], name: str
 ) -> None:
+    """The column contains NULL, for example in a row of a child table without the constraint."""
     database.execute(UNENFORCED[name])
     try:
         (batch,) = read_all({**props, "table.types": ALL_TYPES, "table.whitelist": "t"})
@@ -228,7 +229,10 @@ REVERSED = {
 
 
 @pytest.mark.parametrize("name", REVERSED)
-def test_shape_of_a_table_changes_if_a_change_is_reversed(database: Database, props: dict[str, str], name: str) -> None:
+def test_change_of_the_table_definition_is_detected_even_if_it_was_reversed(
+    database: Database, props: dict[str, str], name: str
+) -> None:
+    """After the change and its reversal, the method `shape` returns a different value than before."""
     database.execute("CREATE TABLE t (id int NOT NULL, v int); CREATE TABLE c () INHERITS (t); CREATE TABLE other ()")
     dialect = PostgresqlDialect(parse(props["connection.url"]), JdbcSourceConfig.parse(props | {"topic.prefix": "x"}))
     connection = dialect.connect()
@@ -239,7 +243,10 @@ def test_shape_of_a_table_changes_if_a_change_is_reversed(database: Database, pr
     connection.close()
 
 
-def test_shape_of_a_table_does_not_change_if_only_its_rows_change(database: Database, props: dict[str, str]) -> None:
+def test_change_of_rows_is_not_detected_as_a_change_of_the_table_definition(
+    database: Database, props: dict[str, str]
+) -> None:
+    """The method `shape` returns the same value as before."""
     database.execute("CREATE TABLE t (id int NOT NULL, v int); CREATE TABLE c () INHERITS (t)")
     dialect = PostgresqlDialect(parse(props["connection.url"]), JdbcSourceConfig.parse(props | {"topic.prefix": "x"}))
     connection = dialect.connect()
@@ -263,9 +270,8 @@ def test_column_that_is_declared_not_null_in_a_foreign_table_can_be_the_incremen
         database.execute("DROP EXTENSION file_fdw CASCADE")
 
 
-def test_property_numeric_unconstrained_scale_sets_the_scale_of_numeric_columns_that_have_no_precision(
-    database: Database, props: dict[str, str]
-) -> None:
+def test_numeric_column_without_a_precision_has_the_configured_scale(database: Database, props: dict[str, str]) -> None:
+    """The setting is `numeric.unconstrained.scale`. A value that needs a larger scale fails the source."""
     database.execute("CREATE TABLE numbers (n numeric); INSERT INTO numbers VALUES (1.25)")
     assert rows(read_all({**props, "numeric.unconstrained.scale": "2"})) == [(Decimal("1.25"),)]
     with pytest.raises(
@@ -330,9 +336,10 @@ UNMAPPABLE = {
 
 
 @pytest.mark.parametrize("kind", UNMAPPABLE)
-def test_property_unmappable_values_sets_how_dates_and_times_that_are_out_of_range_are_handled(
+def test_dates_and_times_out_of_range_are_handled_as_configured(
     database: Database, props: dict[str, str], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The setting is `unmappable.values`. By default, a value out of range fails the source."""
     texts = UNMAPPABLE[kind]
     good = "12:30:00" if kind == "time" else "2026-01-01"
     database.execute(f"CREATE TABLE moments (id int PRIMARY KEY, at {kind})")
@@ -355,9 +362,10 @@ def test_property_unmappable_values_sets_how_dates_and_times_that_are_out_of_ran
     assert "moments, column at, row id=1" in caplog.text
 
 
-def test_timestamp_out_of_range_in_the_timestamp_column_fails_the_source_even_if_unmappable_values_is_clamp(
+def test_source_fails_if_a_value_of_the_timestamp_column_is_out_of_range(
     database: Database, props: dict[str, str]
 ) -> None:
+    """The setting `unmappable.values` does not apply, because the value would be part of a source offset."""
     database.execute("CREATE TABLE moments (id int PRIMARY KEY, at timestamp NOT NULL)")
     database.execute("INSERT INTO moments VALUES (1, '0044-03-15 BC'), (2, '2026-01-01'), (3, 'infinity')")
     props = {**props, "mode": "timestamp", "timestamp.column.name": "at", "unmappable.values": "clamp"}

@@ -88,9 +88,10 @@ def _ids_of(batch: SourceBatch | None) -> list[int]:
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
 @pytest.mark.parametrize("db_timezone", ["UTC", "Europe/Berlin", "-05:30"])
-def test_postgresql_columns_of_type_timestamp_and_timestamptz_are_compared_in_the_time_zone_db_timezone(
+def test_postgresql_timestamp_columns_are_compared_in_the_configured_time_zone(
     postgresql_database: psycopg.Connection[Any], postgresql_props: dict[str, str], zone: str, db_timezone: str
 ) -> None:
+    """The setting is `db.timezone`. One column has the type timestamptz, and the other has the type timestamp."""
     postgresql_database.execute(f"ALTER ROLE postgres SET timezone = '{zone}'")
     postgresql_database.execute("CREATE TABLE t (id int, updated timestamptz, created timestamp NOT NULL)")
     columns = {"mode": "timestamp", "timestamp.column.name": "updated,created", "db.timezone": db_timezone}
@@ -103,9 +104,10 @@ def test_postgresql_columns_of_type_timestamp_and_timestamptz_are_compared_in_th
 
 
 @pytest.mark.parametrize("db_timezone", ["UTC", "Europe/Berlin", "Asia/Tokyo", "-05:30"])
-def test_mysql_columns_of_type_timestamp_and_datetime_are_compared_in_the_time_zone_db_timezone(
+def test_mysql_timestamp_and_datetime_columns_are_compared_in_the_configured_time_zone(
     mysql_database: Any, mysql_props: dict[str, str], db_timezone: str
 ) -> None:
+    """The setting is `db.timezone`."""
     mysql_database.execute("CREATE TABLE t (id int, updated timestamp(6) NULL, created datetime(6) NOT NULL)")
     columns = {"mode": "timestamp", "timestamp.column.name": "updated,created", "db.timezone": db_timezone}
     offsets = Offsets()

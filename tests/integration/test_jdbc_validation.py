@@ -60,9 +60,8 @@ def _errors(props: dict[str, str]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("kind", ["postgresql", "mysql"])
-def test_validation_reports_an_unreachable_server_as_an_error_of_connection_url(
-    kind: str, selection: dict[str, str]
-) -> None:
+def test_validation_reports_an_unreachable_server(kind: str, selection: dict[str, str]) -> None:
+    """The error belongs to the configuration key `connection.url`."""
     errors = _errors({"connection.url": f"jdbc:{kind}://127.0.0.1:{free_port()}/shop", **selection})
     ((key, (message,)),) = errors.items()
     assert (key, "Cannot connect to" in message, "refused" in message) == ("connection.url", True, True)
@@ -87,17 +86,20 @@ def test_valid_configuration_has_no_errors(server: dict[str, str], selection: di
     assert _errors({**server, **selection}) == {}
 
 
-def test_validation_reports_a_missing_database_as_an_error_of_connection_url(server: dict[str, str]) -> None:
+def test_validation_reports_a_missing_database(server: dict[str, str]) -> None:
+    """The error belongs to the configuration key `connection.url`."""
     address, _, _ = server["connection.url"].rpartition("/")
     assert list(_errors({**server, "connection.url": f"{address}/missing"})) == ["connection.url"]
 
 
-def test_validation_reports_an_unknown_role_as_an_error_of_the_key_connection_user(postgresql: dict[str, str]) -> None:
+def test_validation_reports_an_unknown_role(postgresql: dict[str, str]) -> None:
+    """The error belongs to the configuration key `connection.user`."""
     (message,) = _errors({**postgresql, "connection.user": "nobody"})["connection.user"]
     assert 'role "nobody" does not exist' in message
 
 
-def test_validation_reports_a_wrong_password_as_an_error_of_the_key_connection_password(mysql: dict[str, str]) -> None:
+def test_validation_reports_a_wrong_password(mysql: dict[str, str]) -> None:
+    """The error belongs to the configuration key `connection.password`."""
     secure = {**mysql, "connection.user": "secure", "connection.password": "secret"}
     assert _errors(secure) == {}
     assert list(_errors({**secure, "connection.password": "wrong"})) == ["connection.password"]

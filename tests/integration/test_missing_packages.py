@@ -41,7 +41,7 @@ def test_error_for_a_missing_driver_of_a_bundled_connector_says_which_package_to
         assert HINT in str(result["configs"])
 
 
-def test_error_of_a_task_that_cannot_import_a_module_names_the_missing_module(
+def test_error_of_a_failed_task_contains_the_name_of_the_missing_module(
     kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "acme.py").write_text(PLUGIN)

@@ -167,9 +167,9 @@ def test_delayed_operations_of_a_closed_connection_are_cancelled() -> None:
 
 
 def test_batches_that_are_sent_again_after_a_leadership_change_cause_no_sequence_gap() -> None:
-    """Several batches are in flight while another broker becomes the leader, and then this broker is the leader again.
+    """The broker loses the leadership and becomes the leader again, while several batches are in flight.
 
-    The client then sends all batches again.
+    The broker rejects these batches. The client then sends all of them again.
     """
 
     async def test(broker: UnreplicatedBroker, client: Client) -> None:

@@ -14,7 +14,7 @@ from headrace.testing import KafkaBroker
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 
-def test_function_read_records_finds_records_by_offset_and_returns_none_for_deleted_records(
+def test_record_is_found_by_its_offset_unless_it_was_deleted(
     kafka_broker: KafkaBroker,
 ) -> None:
     properties = {"bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": "connect-c"}

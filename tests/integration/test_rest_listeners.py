@@ -214,7 +214,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def start_group(
     name: str, directory: Path, broker: BrokerProcess, settings: list[dict[str, str]]
 ) -> list[DistributedWorker]:
-    """Create one worker of the group `name` for each item of `settings`. The caller starts the workers."""
+    """Return a worker of the group `name` for each item of `settings`. This function does not start the workers."""
     topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
     return [
         DistributedWorker(directory / f"worker-{number}", broker.address, {"group.id": name, **topics, **each})

@@ -112,7 +112,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApacheWo
 
 
 def response(worker: DistributedWorker, method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
-    """Send a request. Return the status, body and headers that must be equal for Kafka's and headrace's workers."""
+    """Send a request. Return the parts of the response that the tests compare: status, body and some headers."""
     address = urlsplit(worker.url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
     try:

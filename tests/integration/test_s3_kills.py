@@ -1,8 +1,8 @@
-"""Tests that kill -9 of the worker changes no object of an S3 sink, because delivery is exactly once.
+"""Tests that the S3 sink delivers each record exactly once, although its worker is killed (kill -9).
 
 Two sinks write the records of a topic to objects while the worker is killed. One sink rotates files by the number of
-records, the other by timestamps. Afterwards, sinks with the same settings write the same records to other directories,
-and the worker is not killed. The objects must be equal.
+records, the other by timestamps. Afterwards, sinks with the same settings write the same records to other directories.
+This time, the worker is not killed. The objects of both runs must be equal.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Producing(threading.Thread):
     def finish(self) -> int:
         """Stop producing and complete the last file of each partition.
 
-        Return the number of records of each partition.
+        All partitions have the same number of records. Return this number.
         """
         self._stopping.set()
         self.join()

@@ -214,7 +214,8 @@ def test_records_that_the_format_rejects_are_reported(bucket: s3.S3Server) -> No
         put(bucket, records, format__class="ParquetFormat")
 
 
-def test_error_for_a_record_key_that_is_not_bytes_names_the_property_key_converter(bucket: s3.S3Server) -> None:
+def test_byte_array_format_rejects_a_record_key_of_type_string(bucket: s3.S3Server) -> None:
+    """The error text tells the user to set key.converter to ByteArrayConverter."""
     records = [row(offset, key="k", key_schema=STRING_SCHEMA) for offset in range(3)]
     with pytest.raises(ConnectError, match=r"set key\.converter to ByteArrayConverter"):
         put(bucket, records, store__kafka__keys="true", keys__format__class="ByteArrayFormat")
@@ -225,9 +226,10 @@ def test_s3_sink_task_fails_if_the_bucket_does_not_exist(bucket: s3.S3Server) ->
         put(bucket, [row(offset) for offset in range(3)], s3__bucket__name="nope")
 
 
-def test_s3_sink_validation_reports_errors_of_the_bucket_the_store_the_proxy_and_the_credentials(
+def test_s3_sink_validation_assigns_each_error_to_a_configuration_key(
     bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The test causes errors of the bucket, the store, the proxy and the credentials."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)

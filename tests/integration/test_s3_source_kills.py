@@ -101,7 +101,7 @@ def worker(directory: Path, name: str, address: str, store: s3.S3Server) -> Work
 
 
 def has_last_records(address: str) -> bool:
-    """Return whether the last record of each partition in the topic is the last record of the partition's objects."""
+    """Return whether each partition of the topic ends with the last record of that partition in S3."""
     for partition in range(PARTITIONS):
         if end_offset(address, "restored", partition) < OBJECTS * ROWS:
             return False

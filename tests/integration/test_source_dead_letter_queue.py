@@ -71,7 +71,8 @@ def test_source_whose_records_all_fail_waits_for_its_dead_letter_queue_and_loses
         assert values == {f"line {number}" for number in range(RECORDS)}
 
 
-def test_task_fails_and_names_max_block_ms_after_its_dead_letter_queue_topic_was_deleted(tmp_path: Path) -> None:
+def test_source_task_fails_after_its_dead_letter_queue_topic_was_deleted(tmp_path: Path) -> None:
+    """The error text contains max.block.ms, which limits the wait for the topic's metadata."""
     file = tmp_path / "in.txt"
     file.touch()
     with (

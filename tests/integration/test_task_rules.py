@@ -314,9 +314,8 @@ def test_member_that_joins_the_group_of_a_slow_sink_task_does_not_wait_until_the
     assert worker.status("sink")["tasks"][0]["state"] == "RUNNING"
 
 
-def test_sink_task_without_error_tolerance_fails_when_it_reports_a_record_even_if_it_catches_the_error(
-    worker: Worker,
-) -> None:
+def test_sink_task_fails_after_it_reports_a_record_if_errors_are_not_tolerated(worker: Worker) -> None:
+    """The method `report` raises an error. The task fails even if the task catches this error."""
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])
     sink(worker, "t", "swallowed", **{"errors.log.enable": "true"})
     worker.wait_for_task_state("sink", 0, "FAILED")
@@ -395,9 +394,8 @@ def test_record_is_read_again_for_the_dead_letter_queue_if_the_task_reports_a_co
     ]
 
 
-def test_records_that_a_self_reading_sink_reports_are_read_again_for_the_dead_letter_queue(
-    worker: Worker,
-) -> None:
+def test_record_is_read_again_for_the_dead_letter_queue_if_the_task_reports_only_an_offset(worker: Worker) -> None:
+    """The task is a `SelfReadingSinkTask`. Such a task consumes its topics itself."""
     write_topic(worker.bootstrap_servers(), "t", [(b"k%d" % n, b"%d" % n) for n in range(4)])
     queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
     log = {"errors.log.enable": "true", "errors.log.include.messages": "true"}

@@ -1,4 +1,4 @@
-"""Tests of the pytest plug-in: the examples of docs/testing.md, the fixture `connect_worker`, and its imports."""
+"""Tests of the pytest plug-in: its imports, its fixture `connect_worker`, and the examples in docs/testing.md."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ from support.ports import free_port
 pytestmark = pytest.mark.integration
 
 
-def test_validate_command_reports_an_unreachable_database_with_the_file_name_and_the_key_connection_url(
+def test_validate_command_reports_an_error_if_the_database_is_unreachable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The error line starts with the path of the configuration file and the configuration key `connection.url`."""
     file = tmp_path / "j.properties"
     file.write_text(
         "name=j\nconnector.class=JdbcSource\nmode=bulk\ntable.whitelist=orders\ntopic.prefix=t-\n"

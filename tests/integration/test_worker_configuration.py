@@ -132,9 +132,7 @@ def test_broken_plugins_are_reported_with_file_and_cause_and_do_not_affect_other
         worker.request("DELETE", "/connectors/ticks")
 
 
-def test_worker_whose_internal_topics_differ_from_those_of_the_leader_logs_an_error(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_worker_logs_an_error_if_the_leader_uses_other_internal_topics(broker: BrokerProcess, tmp_path: Path) -> None:
     with worker_group(tmp_path, broker.address, 1, {"group.id": "mixed"}):
         settings = {"group.id": "mixed", "offset.storage.topic": "other-offsets"}
         with DistributedWorker(tmp_path / "other", broker.address, settings) as other:

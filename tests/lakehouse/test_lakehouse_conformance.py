@@ -1,4 +1,7 @@
-"""Tests that LakehouseSinkConnector passes the conformance suite for self-reading sinks, with real Spark."""
+"""Runs the conformance suite `SelfReadingSinkConformance` for LakehouseSinkConnector, with real Spark.
+
+The suite is for sinks that consume their topics themselves.
+"""
 
 from __future__ import annotations
 

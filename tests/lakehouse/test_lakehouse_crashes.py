@@ -86,7 +86,7 @@ class TaskProcess:
             time.sleep(0.02)
 
     def stop(self, timeout_s: float) -> None:
-        """Stop the task. Its process must exit within `timeout_s`, and all child processes soon after it."""
+        """Stop the task. Assert that its process exits within `timeout_s`, and all child processes soon after."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         self.send_command("stop")
         assert self._process.wait(timeout_s) == 0, "\n".join(self.lines[-40:])
@@ -95,7 +95,10 @@ class TaskProcess:
         self._process.stdin.close()
 
     def kill_jvm(self) -> None:
-        """Kill Spark's JVM with SIGKILL. The task must fail within 20 s, with an error that names the cause."""
+        """Kill Spark's JVM with SIGKILL.
+
+        Assert that the task fails within 20 s, that the error names the cause, and that all child processes exit soon.
+        """
         children = psutil.Process(self._process.pid).children(recursive=True)
         (jvm,) = (process for process in children if process.name() == "java")
         jvm.kill()
@@ -107,7 +110,7 @@ class TaskProcess:
         assert_exited(children)
 
     def kill(self) -> None:
-        """Kill only the task's process with SIGKILL. All its child processes must exit soon."""
+        """Kill only the task's process with SIGKILL. Assert that all its child processes exit soon."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         assert self._process.poll() is None, "\n".join(self.lines[-40:])
         assert self._process.stdin is not None

@@ -1,4 +1,4 @@
-"""Tests that a worker that is stopped while Spark is starting exits quickly."""
+"""Stops a worker during the start of Spark. The worker must exit quickly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.worker import Worker, wait_for
 
 
 @pytest.mark.spark
-def test_worker_that_is_stopped_while_spark_is_starting_exits_quickly_without_errors(tmp_path: Path) -> None:
+def test_worker_exits_quickly_without_errors_if_it_is_stopped_during_the_start_of_spark(tmp_path: Path) -> None:
     worker = Worker(tmp_path, {"value.converter.schemas.enable": "true"}).start()
     config = {"connector.class": "LakehouseSinkConnector", "topics": "t", "lakehouse.path": str(tmp_path / "tables")}
     worker.create("lakehouse", config)

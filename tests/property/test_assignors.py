@@ -151,7 +151,8 @@ class Simulation:
             return
         self.generation += 1
         version = min(worker.core.highest for worker in members)
-        if version is Version.EAGER:  # with the downgraded protocol, workers stop and start instances at the same time
+        if version is Version.EAGER:
+            # With the downgraded protocol, workers stop and start connectors and tasks at the same time.
             cooperative = [worker for worker in members if worker.core.version is not Version.EAGER]
             self.may_run_twice |= {each for worker in cooperative for each in worker.running}
         protocol = version.protocol
@@ -222,13 +223,19 @@ class Simulation:
             self.needs_rebalance = True
 
     def notice_loss(self) -> None:
-        """Let a worker without a membership stop all its instances and join again."""
+        """Stop the connectors and tasks of all workers that are not members of the group.
+
+        Then let these workers join the group again.
+        """
         for worker in [each for each in self.workers if each.member_id is None]:
             self.carry_out(worker, worker.core.on_membership_lost())
             self.join(worker)
 
     def return_with_work(self) -> None:
-        """Let a worker without a membership join again while its instances still run."""
+        """Let all workers that are not members of the group join the group again.
+
+        The connectors and tasks of these workers continue to run.
+        """
         for worker in [each for each in self.workers if each.member_id is None]:
             self.join(worker)
 

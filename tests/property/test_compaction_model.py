@@ -1,9 +1,10 @@
 """Model-based test of log compaction. The model contains every record that was written.
 
-The test appends records with keys, tombstones, producers and transactions, with all codecs and
-various segment sizes. In random order, it compacts the log, lets delete horizons pass, and restarts
-the log. Some compactions use an offset map that is too small for all keys. After a restart, the log
-rebuilds its indexes and producer state.
+The test appends batches with all codecs to a log with a random segment size. Every record has a key,
+and some records are tombstones. Some batches have a producer id. Some batches belong to transactions.
+In random order, the test also compacts the log, lets delete horizons pass, and restarts the log.
+Some compactions use an offset map that is too small for all keys. After a restart, the log rebuilds
+its indexes and producer state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tests that `java_lines` returns the same lines for every representation of a batch as for its single values."""
+"""Tests of the function `java_lines`, which formats a whole batch.
+
+For every form of a batch, the result must be equal to the result of `java_string` for each single value.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +31,13 @@ def schema_and_rows(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 
 @settings(deadline=None, max_examples=examples(60))
 @given(schema_and_rows())
-def test_function_java_lines_returns_the_same_text_for_a_list_of_rows_as_for_single_rows(
-    data: tuple[Schema, list[Any]],
-) -> None:
+def test_list_of_rows_is_formatted_like_single_rows(data: tuple[Schema, list[Any]]) -> None:
     assert java_lines(*data) == _lines(*data)
 
 
 @settings(deadline=None, max_examples=examples(40))
 @given(st.lists(schemaless(), max_size=4))
-def test_function_java_lines_returns_the_same_text_for_a_list_of_schemaless_values_as_for_single_values(
-    items: list[Any],
-) -> None:
+def test_list_of_schemaless_values_is_formatted_like_single_values(items: list[Any]) -> None:
     assert java_lines(None, items) == _lines(None, items)
 
 
@@ -71,28 +70,25 @@ def _as_lines(texts: list[str]) -> Lines:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(columns(None))
-def test_function_java_lines_returns_the_same_text_for_map_columns_as_for_single_maps(compact: Columns) -> None:
+def test_batch_of_map_columns_is_formatted_like_single_maps(compact: Columns) -> None:
     assert java_lines(None, compact) == _lines(None, compact.items())
 
 
 @settings(deadline=None, max_examples=examples(100))
 @given(st.data())
-def test_function_java_lines_returns_the_same_text_for_struct_columns_as_for_single_structs(
-    data: st.DataObject,
-) -> None:
+def test_batch_of_struct_columns_is_formatted_like_single_structs(data: st.DataObject) -> None:
     schema = data.draw(struct_of(primitives(), 6)).replace(optional=False)
     compact = data.draw(columns(schema))
     assert java_lines(schema, compact) == _lines(schema, compact.items())
 
 
 @given(st.lists(st.text("a\xe9", max_size=3), min_size=1))
-def test_function_java_lines_returns_the_same_text_for_a_batch_of_strings_as_for_single_strings(
-    texts: list[str],
-) -> None:
+def test_batch_of_strings_is_formatted_like_single_strings(texts: list[str]) -> None:
     assert java_lines(None, _as_lines(texts)) == _lines(None, texts)
 
 
-def test_function_java_lines_returns_the_same_text_for_columns_with_ranges_of_numbers_as_for_single_rows() -> None:
+def test_column_of_consecutive_integers_is_formatted_like_single_integers() -> None:
+    """The column is a Python `range` object."""
     for start in (-5, 0, 1, 999, 1000, 1001, 5_999, 123_456_789):
         for count in (1, 2, 1000, 2500):
             compact = Columns(["o", "x"], [range(start, start + count), Shared("y")], count, is_maps=True)

@@ -310,9 +310,9 @@ class SinkTaskMachine(RuleBasedStateMachine):
             assert all((partition, each) in self.durable for each in range(offset))
 
     def teardown(self) -> None:
-        """Resume the task, and resume all partitions in its next put.
+        """Resume the task. In each following put, let the task resume all partitions.
 
-        Check that every fetched record is then put and committed.
+        Then check that all fetched records are put and that their offsets are committed.
         """
         if self.is_stopped or self.has_failed:
             return

@@ -214,7 +214,10 @@ def test_each_good_record_passes_each_transform_and_predicate_once_and_in_order(
 
 
 def _check_predicate(predicate: Behaviour | None, numbers: list[int]) -> set[int]:
-    """Check which records the predicate has tested. Return the numbers of the records for which the predicate fails."""
+    """Return the numbers of the records for which the predicate raises an error, even after retries.
+
+    Assert that the predicate has tested all other records.
+    """
     if predicate is None:
         return set()
     bad = {number for number in numbers if not predicate.expected(number)[0]}

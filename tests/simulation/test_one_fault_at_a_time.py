@@ -124,9 +124,9 @@ async def wait_for_leader(cluster: SimulatedCluster, leader: int, *, in_sync: in
 
 
 def test_leader_that_is_isolated_from_the_controllers_acknowledges_no_record() -> None:
-    """Rule R4 in docs/broker.md: the isolated leader cannot remove its follower from the ISR by itself.
+    """A test of rule R4 in docs/broker.md. The controllers elect the follower as the new leader.
 
-    The follower fetches from the new leader.
+    Without the controllers, the old leader cannot remove the follower from the ISR.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -150,9 +150,9 @@ def test_leader_that_is_isolated_from_the_controllers_acknowledges_no_record() -
 
 
 def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_while_the_isr_is_below_min_insync_replicas() -> None:
-    """Rule R7 in docs/broker.md: the leader acknowledges a record with acks=1 while min.insync.replicas is not met.
+    """A test of rule R7 in docs/broker.md. The leader acknowledges a record that was sent with acks=1.
 
-    Consumers can read the record only after a follower has replicated it.
+    Consumers can read the record only after a follower has replicated the record.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -179,10 +179,10 @@ def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_while_the_isr_i
 def test_restarted_broker_accepts_requests_only_after_it_has_caught_up_with_metadata(
     lacks_only_its_registration: bool,
 ) -> None:
-    """Rule R11 in docs/broker.md: at first, the restarted broker cannot read metadata records from after its crash.
+    """A test of rule R11 in docs/broker.md. The test hides metadata records from the restarted broker for a while.
 
-    According to the earlier metadata records, the broker is still the leader. If `lacks_only_its_registration` is
-    True, the broker can read all records except its new registration.
+    If `lacks_only_its_registration` is True, only the broker's new registration is hidden. Otherwise, all records that
+    were written after the broker's crash are hidden. According to the older records, the broker is still the leader.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -250,12 +250,12 @@ def test_fetch_with_replica_id_but_without_replica_epoch_does_not_advance_high_w
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_leader_alone_in_the_isr_acknowledges_no_record_after_min_insync_replicas_is_raised(is_known: bool) -> None:
-    """Rule R7 in docs/broker.md: the leader acknowledges no records that a replica in the ELR lacks.
+    """A test of rule R7 in docs/broker.md. The leader must not acknowledge records that a replica in the ELR lacks.
 
-    A replica that leaves the ISR joins the ELR if the ISR is then below min.insync.replicas, and may be
-    elected leader. If the leader were alone in the ISR and acknowledged records because it still used the
-    old min.insync.replicas, the elected replica would lack those records. If `is_known` is True, the leader
-    receives the new config before the ISR change. Otherwise, it receives both changes at the same time.
+    In the test, the follower leaves the ISR, and the ISR is then smaller than the new min.insync.replicas. The follower
+    therefore joins the ELR, and can be elected leader later. If the leader still used the old min.insync.replicas, the
+    leader would acknowledge records that the follower lacks. If `is_known` is True, the leader receives the new config
+    before the ISR change. Otherwise, the leader receives both changes at the same time.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -287,7 +287,10 @@ def test_leader_alone_in_the_isr_acknowledges_no_record_after_min_insync_replica
 
 
 def test_broker_applies_a_topic_config_that_changes_during_its_startup() -> None:
-    """Rule R7 in docs/broker.md: the config changes before the broker applies metadata, but after it opens its logs."""
+    """A test of rule R7 in docs/broker.md. The broker opens its logs before the config changes.
+
+    The broker applies the metadata records after the config has changed.
+    """
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -308,7 +311,7 @@ def test_broker_applies_a_topic_config_that_changes_during_its_startup() -> None
 
 
 def test_topic_that_is_recreated_during_broker_startup_contains_no_records_of_the_deleted_topic() -> None:
-    """Rule R12 in docs/broker.md: the broker opens the deleted topic's log before it learns of the deletion."""
+    """A test of rule R12 in docs/broker.md. The broker opens the log of the old topic before the topic is deleted."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -331,7 +334,10 @@ def test_topic_that_is_recreated_during_broker_startup_contains_no_records_of_th
 
 
 def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> None:
-    """Rule R12 in docs/broker.md: a power failure removed the log's partition.metadata, which contains the topic id."""
+    """A test of rule R12 in docs/broker.md. The test removes the log's file partition.metadata.
+
+    A power failure can have the same effect. The file contains the topic id.
+    """
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -352,7 +358,10 @@ def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> N
 
 
 def test_leader_with_a_missing_segment_resigns_and_another_replica_is_elected() -> None:
-    """Rule R14 in docs/broker.md: a fetch of the missing records fails, and then succeeds on another leader."""
+    """A test of rule R14 in docs/broker.md. A fetch of the missing records from the old leader fails.
+
+    The same fetch from the new leader succeeds.
+    """
 
     async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
@@ -380,9 +389,10 @@ def test_leader_with_a_missing_segment_resigns_and_another_replica_is_elected() 
 
 @pytest.mark.parametrize("loses", ["end of segment", "segment", "directory"])
 def test_replica_that_lost_records_while_its_broker_was_stopped_is_not_elected(loses: str) -> None:
-    """Rule R6 in docs/broker.md: after a clean shutdown of the broker, the replica's log loses acknowledged records.
+    """A test of rule R6 in docs/broker.md.
 
-    `loses` names the part of the log that is lost.
+    After a clean shutdown of the broker, the test removes acknowledged records from the replica's log. `loses` names
+    the removed part of the log.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -518,7 +528,7 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
 
 
 def test_client_requests_metadata_from_another_broker_when_the_broker_that_it_is_connected_to_hangs() -> None:
-    """The client is connected only to the broker that hangs, and has no pending request at that time."""
+    """The client is connected only to one broker. When this broker hangs, the client has no pending request."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
         client = await open_client_with_long_timeout("n4:9092", "producer")

@@ -40,9 +40,7 @@ def test_simulated_workers_agree_on_tasks_after_compaction_and_late_writes_of_fo
 
 
 @pytest.mark.parametrize("seed", [1127, 1629, 1880])
-def test_simulated_worker_rejoins_after_the_failed_start_of_an_instance_that_it_no_longer_owns(
-    seed: int,
-) -> None:
+def test_simulated_worker_rejoins_after_a_revoked_connector_or_task_fails_to_start(seed: int) -> None:
     check_seeds(seed, 1)
 
 

@@ -226,14 +226,14 @@ def wait_until_delivered(workers: Sequence[DistributedWorker], directory: Path, 
 
 
 def sink_numbers(directory: Path, sink: str, name: str) -> list[int]:
-    """Return the line numbers that the file of `sink` contains for the source `name`."""
+    """Return the numbers from all lines `NAME NUMBER` in the file of the sink `sink` in which NAME equals `name`."""
     file = sink_file(directory, sink)
     lines = file.read_text().splitlines() if file.exists() else []
     return [int(number) for line_name, number in map(str.split, lines) if line_name == name]
 
 
 def topic_numbers(bootstrap_servers: str, name: str) -> list[int]:
-    """Return the line numbers of the records in the topic of the source `name`."""
+    """Return the numbers from all records `NAME NUMBER` in the topic of the source `name`."""
     deadline = time.monotonic() + 60
     while True:
         try:

@@ -22,5 +22,5 @@ def read(directory: Path, count: int = 1000, **more: Any) -> Any:
 
 
 def values(run: Any) -> list[Any]:
-    """Return the values of the records of a run. Structs are converted to dictionaries."""
+    """Return the values of all records in `run`, a result of `read`. Convert each struct to a dictionary."""
     return [dict(record.value) if hasattr(record.value, "schema") else record.value for record in run.records]

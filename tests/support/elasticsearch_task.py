@@ -34,7 +34,10 @@ class _Context:
 
 
 def put_until_error(props: Mapping[str, str], records: Sequence[SinkRecord]) -> None:
-    """Put the records, and then empty batches until all records are stored. Raises the error of the task."""
+    """Pass the records to `put`, and then call `put` without records until all records are stored.
+
+    Raises the error of the task.
+    """
     records = [
         each.replace(original_topic=each.topic, original_partition=each.partition, original_offset=each.offset)
         for each in records
@@ -43,7 +46,10 @@ def put_until_error(props: Mapping[str, str], records: Sequence[SinkRecord]) -> 
 
 
 def put_batches_until_error(props: Mapping[str, str], batches: Sequence[SinkBatch]) -> None:
-    """Put the batches, and then empty batches until all records are stored. Raises the error of the task."""
+    """Pass the batches to `put`, and then call `put` without records until all records are stored.
+
+    Raises the error of the task.
+    """
     task = ElasticsearchSinkTask()
     task.context = cast(Any, _Context(props))
     config = ElasticsearchSinkConfig.parse(dict(props))

@@ -1,4 +1,7 @@
-"""The number of examples of Hypothesis tests: a third of them in `make test-unit`, all of them in `make prove`."""
+"""Determines how many examples each Hypothesis test runs.
+
+In `make prove`, a test runs all its examples. In `make test-unit`, a test runs a third of its examples.
+"""
 
 from __future__ import annotations
 
@@ -8,5 +11,5 @@ _MIN = 10
 
 
 def examples(count: int) -> int:
-    """Return `count` if the environment variable TEST_EXAMPLES is `all`, else a third of it."""
+    """Return `count` if the environment variable TEST_EXAMPLES is `all`, else a third of `count`."""
     return count if os.environ.get("TEST_EXAMPLES") == "all" else min(count, max(count // 3, _MIN))

@@ -118,9 +118,11 @@ class Run:
         self.may_be_dead.clear()
 
     def await_recovered(self, new_records: int = _NEW_ACKNOWLEDGEMENTS) -> dict[str, float]:
-        """Wait until all replicas are in sync, and all producers, consumers and committing members have made progress.
+        """Wait until the cluster and all clients have recovered.
 
-        A producer has made progress when all records sent so far and `new_records` more are acknowledged.
+        All replicas must be in sync. For each producer, all records sent so far and `new_records` more must be
+        acknowledged. The consumer must have read all records that are acknowledged at the time of the call. The
+        consumer group must have committed the offsets of these records.
 
         Returns the seconds until each condition was met. Raises NotRecoveredError.
         """

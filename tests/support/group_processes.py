@@ -128,7 +128,7 @@ class GroupProcesses:
         return time.monotonic() - started
 
     def await_shared(self, partitions: int, timeout_s: float) -> float:
-        """Wait until exactly one running member owns each partition, and each member owns at least one partition."""
+        """Wait until each partition has exactly one running owner, and each running member owns a partition."""
 
         def is_shared() -> bool:
             owned = [member.assigned or set() for member in self.alive]
@@ -137,7 +137,7 @@ class GroupProcesses:
         return self.await_(is_shared, timeout_s, f"{partitions} partitions shared by {len(self.alive)} members")
 
     def await_values(self, values: set[str], timeout_s: float) -> None:
-        """Wait until the members, including killed members, have received all of `values`."""
+        """Wait until each of `values` was received by at least one member. The member may have been killed later."""
         self.await_(
             lambda: values <= {value for member in self.all for _, _, value in member.records},
             timeout_s,

@@ -16,7 +16,10 @@ from headrace.stores.offset_store import MemoryOffsetStore
 
 
 class SlowWorker:
-    """A fake worker. Each of its calls yields to the event loop first. `running` contains the started instances."""
+    """A fake worker. Its async methods yield to the event loop first.
+
+    `running` contains the ids of the started connectors and tasks.
+    """
 
     def __init__(self) -> None:
         self.running: set[InstanceId] = set()
@@ -58,7 +61,7 @@ class SlowWorker:
         await asyncio.sleep(0)
 
     def running_names(self) -> list[str]:
-        """Return the sorted names of the running instances."""
+        """Return the sorted names of the running connectors and tasks."""
         return sorted(id_.name for id_ in self.running)
 
     async def stop(self, id_: InstanceId) -> None:

@@ -68,7 +68,7 @@ def apply_result(image: MetadataImage, result: ControllerResult[Any]) -> Metadat
 
 
 def describe_partition(image: MetadataImage, index: int = 0) -> str:
-    """Return a partition of `t` as "leader/isr/elr/last known leader"."""
+    """Describe partition `index` of the topic named `t` as "leader/isr/elr/last known leader"."""
     partition = image.topics["t"].partitions[index]
     parts = (partition.isr, partition.eligible_leader_replicas, partition.last_known_elr)
     return "/".join([str(partition.leader), *("".join(map(str, part)) for part in parts)])

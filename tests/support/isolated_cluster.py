@@ -178,7 +178,10 @@ class IsolatedCluster:
 
 
 def _leaders(client: RawClient, topic: str) -> dict[str, tuple[tuple[int, int], tuple[int, ...]]]:
-    """Return {partition: ((leader, epoch), in-sync replicas)} of the topic and `__consumer_offsets` from one node."""
+    """Return {partition: ((leader, epoch), in-sync replicas)}, as the node of `client` reports it.
+
+    The partitions are those of `topic` and of `__consumer_offsets`.
+    """
     response = client.call(
         MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in (topic, GROUP_METADATA_TOPIC)]), 9
     )

@@ -27,7 +27,7 @@ class Offsets:
 
 
 class Context:
-    """A fake context for a connector and its tasks. Waits return immediately and advance the context's clock."""
+    """A fake context for a connector and its tasks. The method `wait` returns immediately and advances the clock."""
 
     def __init__(self, offsets: Offsets) -> None:
         self.offsets = offsets

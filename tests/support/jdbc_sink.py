@@ -62,10 +62,10 @@ def tombstone(number: int, offset: int) -> SinkRecord:
 
 
 def put(url: str, records: Sequence[SinkRecord], **props: str) -> SinkRun:
-    """Write the records; ``__`` in a keyword stands for a dot. Raises the error that fails the task.
+    """Write the records. ``__`` in a keyword stands for a dot.
 
-    If errors are not tolerated, and the task fails because it reports a record, this function raises the reported
-    error.
+    Raises the error that fails the task. If the task fails because it rejects a record with `RecordErrors`, raises the
+    error of this record.
     """
     with _reported_errors():
         return run_sink(JdbcSinkConnector, _settings(url, props), records)

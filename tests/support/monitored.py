@@ -1,4 +1,7 @@
-"""Creates connectors of the class `MonitoredSource` in a group of workers, and reads their journals and records."""
+"""Creates connectors of the class `MonitoredSource` in a group of workers.
+
+Reads the journal file and the records of each connector.
+"""
 
 from __future__ import annotations
 

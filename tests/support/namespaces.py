@@ -60,9 +60,10 @@ def in_sandbox(command: list[str]) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Let this process exit when its standard input is closed, which happens when its parent ends.
+    """Let this process exit when its standard input is closed.
 
-    The exit of a sandbox's program also ends the sandbox.
+    The standard input is closed when the parent process ends. If this process is the program of a sandbox, its exit
+    also ends the sandbox.
     """
 
     def watch() -> None:

@@ -121,9 +121,9 @@ class Voter:
         await self.until(lambda: self.quorum.is_active_leader)
 
     async def fetched(self, node_id: int = 2) -> None:
-        """Let voter `node_id` fetch at the log end offset, then sync the log.
+        """Let voter `node_id` fetch at the log end offset. Then wait until this node has synced its whole log.
 
-        The fetch shows that the voter has all records.
+        The fetch tells this node that voter `node_id` has all records.
         """
         raft = self.quorum.raft
         if node_id in self.config.voters:

@@ -426,9 +426,9 @@ def _isolate(cluster: RaftCluster, node: Node) -> None:
 
 
 def _wait_for_leader(cluster: RaftCluster, on_elected: Callable[[Node], None] | None = None) -> Node:
-    """Run until a leader is established.
+    """Run until a leader has committed a record of its own epoch. Return the leader.
 
-    With `on_elected`, run until a leader is elected and call `on_elected` with this leader.
+    If `on_elected` is given, run only until a leader is elected. Then call `on_elected` with this leader.
     """
 
     def is_elected() -> bool:

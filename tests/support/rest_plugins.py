@@ -1,8 +1,8 @@
 """Connectors for tests of the REST API of real workers. They write each start and stop to a file.
 
 `write_plugins` writes the connectors to a directory for plugin.path. A test controls the connectors with the file
-`failing`: an instance that the file names (for example "c" or "c-1") raises an error when it starts. If the file names
-a running task, the task raises an error, too.
+`failing`. The file contains names of connectors and tasks, for example "c" or "c-1". A connector or task with one of
+these names raises an error when it starts. A running task with one of these names also raises an error.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def write_plugins(directory: Path) -> Path:
 
 
 def starts(directory: Path) -> Counter[str]:
-    """Return how often each instance was started, by its name: "c" is a connector, "c-0" is its first task."""
+    """Return how often each connector and task was started, by name: "c" is a connector, "c-0" is its first task."""
     path = directory / "events"
     lines = path.read_text().splitlines() if path.exists() else []
     return Counter(name for event, name in map(json.loads, lines) if event == "start")

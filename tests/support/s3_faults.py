@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 server that applies faults to requests: error responses, lost connections, delays."""
+"""An HTTP proxy for an S3 server. The proxy injects faults: error responses, lost connections, and delays."""
 
 from __future__ import annotations
 

@@ -76,10 +76,10 @@ class SearchServer:
                 self.request("DELETE", f"/{name}")
 
     def delete_data_stream(self, name: str, template: str) -> None:
-        """Delete a data stream and its template, or do nothing if the server has no API for data streams.
+        """Delete a data stream and its template. If the server cannot delete data streams, do nothing.
 
-        Elasticsearch's reduced distribution can create data streams but not delete them. Each test must therefore use a
-        different name.
+        The Elasticsearch distribution of these tests creates data streams, but has no API that deletes them. Each test
+        must therefore use a different name.
         """
         try:
             self.request("DELETE", f"/_data_stream/{name}")

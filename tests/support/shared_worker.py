@@ -39,7 +39,7 @@ class SharedWorker(Worker):
         return self._process is not None and self._process.poll() is None
 
     def reset(self) -> None:
-        """Delete all connectors and offsets, topics and consumer groups. Empty the log."""
+        """Delete all connectors, offsets, topics and consumer groups. Empty the worker's log file."""
         for name in self.request("GET", "/connectors"):
             path = f"/connectors/{quote(name, safe='')}"
             self.request("PUT", f"{path}/stop")

@@ -32,7 +32,7 @@ def make_converter(converter_class: type[_C], which: str = "value", /, **props: 
 
 
 def source_batch(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SourceBatch:
-    """Build a source batch from values. Structs are `Struct` objects."""
+    """Build a source batch from `values`. Structs in `values` must be `Struct` objects."""
     attributes.setdefault("topic", "test")
     return SourceBatch(
         values=to_rows(schema, values),
@@ -44,7 +44,7 @@ def source_batch(values: list[Any], schema: Schema | None = None, **attributes: 
 
 
 def sink_batch(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SinkBatch:
-    """Build a sink batch from values. Structs are `Struct` objects."""
+    """Build a sink batch from `values`. Structs in `values` must be `Struct` objects."""
     attributes.setdefault("topic", "test")
     attributes.setdefault("partition", 0)
     attributes.setdefault("offsets", range(len(values)))

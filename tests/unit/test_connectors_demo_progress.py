@@ -31,16 +31,18 @@ def error_of(demo: Any, counts: Mapping[str, dict[str, int]]) -> str:
     return str(error.value)
 
 
-def test_error_of_a_stalled_connectors_demo_names_the_sinks_that_have_not_written_all_records(demo: Any) -> None:
+def test_stalled_demo_fails_with_an_error_about_the_incomplete_sinks(demo: Any) -> None:
+    """A sink is incomplete if it has not written all records."""
     rows = {"flights": 1000, "planes": 10}
     behind = {"flights": 900, "planes": 10}
     error = error_of(demo, {"topic": rows, "S3": {}, "OpenSearch": rows, "SQLite": behind})
     assert "make no progress: s3-sink (S3: 0 of 1,010 rows), sqlite-sink (SQLite: 910 of 1,010 rows)." in error
 
 
-def test_error_of_a_stalled_connectors_demo_names_only_the_source_if_the_sinks_have_written_all_records(
+def test_stalled_demo_fails_with_an_error_about_the_source_if_the_sinks_are_complete(
     demo: Any,
 ) -> None:
+    """The sinks have written all records of the topics."""
     sent = {"flights": 500}
     error = error_of(demo, {"topic": sent, "S3": sent, "SQLite": sent})
     assert "make no progress: postgres-source (topic: 500 of 1,010 rows)." in error

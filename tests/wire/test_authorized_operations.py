@@ -70,7 +70,10 @@ def test_describe_groups_returns_authorized_operations_of_groups(client: RawClie
 
 
 def await_coordinator(client: RawClient, group: str) -> None:
-    """Request the coordinator of `group`, which creates the offsets topic, and wait until the broker has loaded it."""
+    """Wait until the broker can describe `group`.
+
+    The request FindCoordinator creates the offsets topic. The broker then loads the group coordinator.
+    """
     client.call(find_coordinator.FindCoordinatorRequest(coordinator_keys=[group]), 4)
     request = describe_groups.DescribeGroupsRequest(groups=[group])
     deadline = time.monotonic() + 20

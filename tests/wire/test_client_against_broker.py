@@ -350,7 +350,7 @@ def test_error_of_unreachable_bootstrap_server_contains_the_address() -> None:
 # -- positions -------------------------------------------------------------------------------------------------------
 
 
-def test_consumer_seeks_pauses_partitions_and_returns_at_most_max_records_per_poll(broker: BrokerProcess) -> None:
+def test_consumer_supports_seek_and_pause_and_a_maximum_number_of_records_per_poll(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "seek", 2)
         producer = await Producer.open(producer_config(broker.address))

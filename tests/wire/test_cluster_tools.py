@@ -297,7 +297,7 @@ def brokers_of(cluster: ClusterProcess) -> set[int]:
 def test_fourth_broker_can_be_added_and_removed_again_while_clients_produce_and_consume(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
-    """Clients receive no errors and no record is lost. `running_load` compares acknowledged records with the log."""
+    """Clients receive no errors. The function `running_load` checks that no acknowledged record is lost."""
     with running_load(cluster.bootstrap_servers, "travels", partitions=2) as load:
         with broker_4(cluster, tmp_path):
             there = write(tmp_path / "there.json", reassignment_plan("travels", [4, 1], [4, 2]))
@@ -371,7 +371,7 @@ def test_headrace_cluster_tools_print_the_same_output_as_kafkas_tools(
 
 
 def comparable(text: str) -> list[object]:
-    """Return lines without timestamps.
+    """Return the lines of `text`. Replace each timestamp and each lag time with the word TIME.
 
     JSON and topic configs are sorted, because Java prints them in arbitrary order.
     """

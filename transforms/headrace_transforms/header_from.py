@@ -68,7 +68,10 @@ class HeaderFrom(KeyOrValue[HeaderFromConfig]):
         self._replace_null = config.replace_null_with_default
 
     def change_batch(self, batch: Any) -> Batch:
-        """Add the headers, then remove the fields from the key or value if the operation is move."""
+        """Add the headers.
+
+        If the property `operation` is `move`, then remove the fields from the record key or value.
+        """
         schema = batch.value_schema if self.side == "value" else batch.key_schema
         values = self.side_values(batch)
         additions = self._with_schema(schema, values) if schema is not None else self._without_schema(values)
@@ -93,7 +96,7 @@ class HeaderFrom(KeyOrValue[HeaderFromConfig]):
         return [[Header(header, None, value.get(name)) for name, header in self._names] for value in values]
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
-        """Remove the fields if the operation is move."""
+        """If the property `operation` is `move`, remove the fields."""
         if not self._moves:
             return schema, values
         moved = self._fields

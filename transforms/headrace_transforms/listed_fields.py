@@ -26,7 +26,10 @@ class ListedFieldDropper:
         self._reducers = SchemaCache(lambda schema: _Reducer(schema, only_optional))
 
     def drop(self, batch: Batch) -> list[Batch]:
-        """Remove the listed fields. Return one batch for each run of records with the same listed fields."""
+        """Remove from each record the fields that the record's header lists.
+
+        Each returned batch contains consecutive records with the same list.
+        """
         if batch.headers is None:
             return [batch]
         lists = [self._listed(headers) for headers in batch.headers]

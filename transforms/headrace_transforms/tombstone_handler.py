@@ -28,7 +28,7 @@ class TombstoneHandlerConfig(Config):
 
 
 class TombstoneHandler(ListTransformation[TombstoneHandlerConfig]):
-    """Drops, rejects or ignores tombstones. Other records stay unchanged."""
+    """Drops, rejects or keeps tombstones, as the property `behavior` specifies. Other records stay unchanged."""
 
     java_names = ("io.confluent.connect.transforms.TombstoneHandler",)
 
@@ -37,7 +37,10 @@ class TombstoneHandler(ListTransformation[TombstoneHandlerConfig]):
         self._behavior = config.behavior.lower()
 
     def change_batch(self, batch: Any) -> Batch | None:
-        """Return the batch without its tombstones. Raises DataError for a tombstone if the behavior is fail."""
+        """Return the batch without tombstones, or the whole batch if `behavior` is `ignore`.
+
+        If `behavior` is `fail`, raises DataError for a tombstone.
+        """
         if self._behavior == "ignore" or not batch.has_null_values:
             return batch  # type: ignore[no-any-return]
         values = batch.values

@@ -41,7 +41,10 @@ _BATCH_BYTES_DEFAULT = 1_000_000
 
 
 class Batcher:
-    """Builds a producer's batches. It calls `on_built` in the sending thread when batches may be ready."""
+    """Builds a producer's batches.
+
+    When batches may be ready, `send` calls `on_built` in the thread that has called `send`.
+    """
 
     def __init__(self, cluster: Cluster, config: ClientConfig, on_built: Callable[[], None]) -> None:
         self.buffered_bytes = 0
@@ -67,9 +70,9 @@ class Batcher:
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
         """Divide the records among partitions; accumulate small parts, and build batches from large parts.
 
-        The event loop receives each batch when it is built, so that it sends the first batches of a large call while
-        this method builds the next ones. All parts are added to `delivery` before, so that from then on only the event
-        loop uses `delivery`.
+        The event loop receives each batch when the batch is built. For a large call, the event loop sends the first
+        batches while this method builds the next ones. This method adds all parts to `delivery` before it builds the
+        first batch. Afterwards, only the event loop uses `delivery`.
         """
         if columns.timestamps is None:
             columns.timestamps = int(time.time() * 1000)
@@ -122,7 +125,7 @@ class Batcher:
         self._built.clear()
 
     def _fail_deliveries(self, parts: list[DeliveryPart], error: ClientError) -> None:
-        """Report `error` to the delivery of each part.
+        """Mark each part as failed with `error`, in the `Delivery` object of the part.
 
         This runs in the event loop's thread, because only this thread may complete deliveries.
         """

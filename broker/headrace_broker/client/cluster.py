@@ -406,7 +406,8 @@ class Cluster:
     def _adopt(self, connection: BrokerConnection, response: MetadataResponse, host: str, port: int) -> None:
         """Keep the bootstrap connection to `host` and `port`, or close it.
 
-        The connection is kept if a broker in `response` advertises this address and is not connected yet.
+        The connection is kept if a broker in `response` advertises this address, and if no other connection to this
+        broker exists.
         """
         for broker in response.brokers:
             if (broker.host, broker.port) == (host, port) and (broker.node_id, "") not in self._connections:

@@ -107,7 +107,10 @@ class DeliveryPart:
 
 
 def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int, log_append_time_ms: int = -1) -> None:
-    """Report to the delivery of each part that the batch was appended at `base_offset` (-1 = unknown)."""
+    """Mark each part of a batch as acknowledged, in the `Delivery` object of the part.
+
+    `base_offset` is the base offset of the batch, or -1 if the base offset is unknown.
+    """
     offset = base_offset
     for part in parts:
         part.delivery.complete_part(partition, offset, part.count, log_append_time_ms)
@@ -116,7 +119,7 @@ def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int, log
 
 
 def fail(parts: list[DeliveryPart], error: ClientError) -> None:
-    """Report `error` to the delivery of each part of a failed batch."""
+    """Mark each part of a batch as failed with `error`, in the `Delivery` object of the part."""
     for part in parts:
         part.delivery.fail_part(error)
 

@@ -253,11 +253,11 @@ class FetchCore:
         return plans, outdated
 
     def fetch_done(self, node_id: int) -> None:
-        """Mark the node's fetch as no longer in flight. The caller handles the partitions of the response itself."""
+        """Mark the node's fetch as no longer in flight. This method does not process the partitions of the response."""
         self._in_flight.discard(node_id)
 
     def retry_at_ms(self, now_ms: float) -> float | None:
-        """Return when the first backoff of a partition ends, or None if no partition is backing off."""
+        """Return the earliest time at which a partition's backoff ends, or None if no partition is backing off."""
         waits = [state.retry_at_ms for state in self._states.values() if state.retry_at_ms > now_ms]
         return min(waits, default=None)
 

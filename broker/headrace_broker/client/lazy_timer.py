@@ -1,4 +1,7 @@
-"""A timer that `set` never postpones. It may expire too early, but most calls of `set` cost almost nothing."""
+"""A timer with a cheap method `set`.
+
+The method never moves a pending timer to a later time. The timer may therefore expire too early.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from collections.abc import Callable
 
 
 class LazyTimer:
-    """Calls `on_expired` at the time passed to `set`, or earlier, because `set` never postpones a pending timer.
+    """Calls `on_expired` at the time passed to `set`, or earlier.
 
-    `on_expired` checks what is due, and sets the timer again. A client sets a timer for each request, but the response
-    usually arrives long before the timer expires. Creating and cancelling a timer of the event loop for each request
-    takes several percent of the CPU time of a small request.
+    The timer expires earlier if it was already set to an earlier time. `on_expired` checks what is due, and sets the
+    timer again. A client sets a timer for each request, but the response usually arrives long before the timer expires.
+    Creating and cancelling a timer of the event loop for each request takes several percent of the CPU time of a small
+    request.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_expired: Callable[[], None]) -> None:

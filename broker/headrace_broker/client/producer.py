@@ -1,9 +1,10 @@
-"""The producer: sends columns of records as record batches, and reports one acknowledgement for each `send`.
+"""The producer: sends records as record batches, and reports one acknowledgement for each call of `send`.
 
-It runs `producer_core` on one event loop. The `batcher` builds batches in the sending thread, so that the loop only
+Callers pass the records in column format (`RecordColumns`). The producer runs `producer_core` on one event loop. The
+`batcher` builds batches in the thread that calls a send method. If another thread calls the method, the event loop only
 does I/O. Other threads may only call `send_blocking`, `send_with_callback` and `flush_blocking`. All other methods must
-be called in the loop's thread. buffer.memory limits the unacknowledged bytes: `ready` and `send_blocking` wait while
-the buffer is full.
+be called in the event loop's thread. buffer.memory limits the unacknowledged bytes: `ready` and `send_blocking` wait
+while the buffer is full.
 """
 
 from __future__ import annotations
@@ -101,11 +102,12 @@ class Producer:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, columns: RecordColumns) -> asyncio.Future[RecordMetadata]:
-        """Send records, in the loop's thread. The future completes when all of them are acknowledged.
+        """Send records. Call this method in the event loop's thread.
 
-        If `partition` is None, the key determines the partition, as in Java. Records without a key are sent to the
-        topic's current sticky partition. The future fails with a ClientError. This method never blocks, so callers
-        await `ready` first to stay within buffer.memory.
+        When all records are acknowledged, the returned future completes. If a record cannot be sent, the future fails
+        with a ClientError. If `partition` is None, the record key determines the partition, as in Kafka's Java
+        producer. Records without a key are sent to the topic's current sticky partition. This method never blocks. To
+        stay within buffer.memory, callers await `ready` first.
         """
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         delivery = self._create_delivery(topic, partial(_complete_future, future))
@@ -199,7 +201,9 @@ class Producer:
         try:
             await self.flush(timeout_ms)
         except TimedOutError as error:
-            logger.warning("Producer: closing, and aborting the unacknowledged sends: %s", error)
+            logger.warning(
+                "Producer: failing all unacknowledged sends, because the last flush before close timed out: %s", error
+            )
         finally:
             await self._shut_down()
 
@@ -224,7 +228,7 @@ class Producer:
 
     @property
     def is_buffer_full(self) -> bool:
-        """Whether buffer.memory or more bytes are unacknowledged, so that a send would block."""
+        """Whether the unacknowledged bytes have reached the limit buffer.memory. A blocking send would then wait."""
         return self._batcher.buffered_bytes >= self._config.buffer_memory
 
     @property

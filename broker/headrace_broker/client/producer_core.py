@@ -1,7 +1,8 @@
 """The producer's send logic: decides when to send, retry or fail each batch, with idempotence (KIP-98, KIP-360).
 
-This module has no I/O and no clock. `Producer` passes in batches, responses and the current time, and receives request
-plans and verdicts.
+This module has no I/O and no clock. `Producer` passes in batches, responses and the current time. `ProducerCore`
+returns the requests to send (`RequestPlan`), and the result of each attempt to send a batch (`Verdict`).
+
 Guarantees:
 - Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence,
   only one batch of a partition is in flight. With idempotence, only the first batch of a partition is in flight until

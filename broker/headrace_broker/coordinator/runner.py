@@ -1,8 +1,8 @@
-"""Runs one shard on the event loop: appends its records, and sends its responses when they are committed.
+"""Runs one shard on the event loop: appends the shard's records, and sends responses after the records are committed.
 
 There is no await between the shard's operation and the append, so no other request sees a
-half-finished operation. Offset commits of one event loop iteration share one append. Responses are
-sent in order when the high watermark passes their records.
+half-finished operation. Offset commits of one event loop iteration share one append. A response is sent
+when the high watermark passes the records of the operation. Responses are sent in order.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class InternalTopic(Protocol):
 
 @dataclass(slots=True)
 class _CommitResult:
-    """The result of `ShardRunner.wait_for_commit`, queued like the response to a request until the commit."""
+    """The result of `ShardRunner.wait_for_commit`.
+
+    The result waits in the queue of uncommitted responses until the records are committed.
+    """
 
     error_code: ErrorCode = ErrorCode.NONE
 

@@ -352,7 +352,7 @@ class GroupCoordinator:
 
 
 def _decode_records(columns: RecordColumns, partition: int) -> list[CoordinatorRecord]:
-    """Decode the offset and classic group records, and skip other record types.
+    """Decode the records of committed offsets and the records of classic groups. Skip records of other types.
 
     A record that cannot be decoded is logged and skipped.
     """

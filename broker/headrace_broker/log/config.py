@@ -131,9 +131,10 @@ def resolve_config(
     The first of these sources that sets the configuration supplies the value: the topic's own configs, the dynamic
     broker configs (`dynamic`, in this order), the broker's properties file, the default.
 
-    Some topic configurations have secondary broker keys, for example log.retention.hours for retention.ms. As in Kafka,
-    a value from a secondary broker key is reported as the default and is not listed as a synonym. If a configuration
-    has secondary keys, its synonyms do not include the default.
+    Some topic configurations correspond to several broker configurations. For example, retention.ms corresponds to
+    log.retention.ms, log.retention.minutes and log.retention.hours. As in Kafka, only the first broker configuration is
+    a synonym. If another one supplies the value, the source of the value is `ConfigSource.DEFAULT`. The synonyms of
+    such a topic configuration do not include the default value.
     """
     key = TOPIC_CONFIGS[name]
     synonyms: list[tuple[str, str, ConfigSource]] = []

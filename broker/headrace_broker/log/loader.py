@@ -338,15 +338,17 @@ def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
 
 
 def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[int]:
-    """Complete the replacement of segments with compacted segments, if a crash has interrupted it (KAFKA-6264).
+    """If a crash has interrupted the replacement of segments with compacted segments, complete it (KAFKA-6264).
 
-    A `.log.swap` file and its indexes are complete. They replace the segments whose base offsets are in the offset
-    range of the `.log.swap` file. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each
-    step, so a `.log` file never has the indexes of another segment.
+    The files of a compacted segment have the suffix `.swap`. If the `.log.swap` file exists, the compaction has written
+    all files of the segment. The compacted segment replaces the segments with base offsets in its offset range. When
+    this function or `SegmentedLog.replace_segments` renames the files of a segment, it renames the `.log` file last. A
+    `.log` file therefore never has the indexes of another segment.
 
-    If a `.swap` segment is corrupt, this function checks whether the first of the replaced segments still exists. If
-    so, all replaced segments exist, and the corrupt segment is removed. If not, the corrupt segment is still renamed to
-    its final name, and the function returns its base offset, so that recovery truncates this segment.
+    A `.log.swap` file may have become corrupt. In this case, the function checks whether the first of the segments to
+    replace still exists. If the first one exists, all of them exist, and the function removes the corrupt file.
+    Otherwise, the function renames the corrupt file to the final name and returns the base offset of the file. The
+    caller can then start recovery at this offset.
     """
     corrupt_offsets = []
     for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):

@@ -400,10 +400,10 @@ class LogManager:
         return True
 
     def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool, before_close: bool = False) -> None:
-        """Flush the rolled segments in the background, and the active segment if `with_active` is set.
+        """Flush the log in the background. After a crash, recovery does not have to read flushed segments.
 
-        If `before_close` is set, the indexes of the active segment are flushed too. After a crash, recovery does not
-        have to read flushed segments.
+        The rolled segments are flushed. If `with_active` is set, the active segment is flushed too. If `before_close`
+        is also set, the indexes of the active segment are flushed too.
         """
         key = (log.topic, log.partition)
         if key in self._flushing:

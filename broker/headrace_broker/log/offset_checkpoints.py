@@ -25,8 +25,8 @@ Work = Callable[[], None]
 class Checkpoint:
     """One checkpoint file and its write interval.
 
-    `offset_of` returns the offset to checkpoint for a log, or None if the file has no entry for the log. If `durable`
-    is set, each write is synced.
+    `offset_of` returns the offset to write into the file for a log. If it returns None, no entry is written for the
+    log. If `durable` is set, each write is synced.
     """
 
     offset_of: Callable[[PartitionLog], int | None]

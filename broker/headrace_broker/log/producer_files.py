@@ -34,8 +34,8 @@ class RecentSnapshots:
         """Count `batches` appended batches. After many batches, store a snapshot of `producers`.
 
         A snapshot is due when replaying the batches since the last snapshot would take longer than creating a snapshot.
-        If the newest snapshot is above `high_watermark`, no snapshot is stored, because the older of the two stored
-        snapshots must not be above the high watermark.
+        When a new snapshot is stored, the previous newer snapshot becomes the older snapshot. The older snapshot must
+        not be above the high watermark. If the newer snapshot is above `high_watermark`, no snapshot is stored.
         """
         self._batches_left -= batches
         if self._batches_left <= 0:

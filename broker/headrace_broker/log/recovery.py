@@ -45,10 +45,15 @@ def recover(
     """Recover the segments from the recovery point on. Return (log end offset, producer state).
 
     If offsets are missing between two segments at or after `cleaner_offset`, a power failure has lost the end of the
-    first segment but not the second segment. Unless `may_have_gaps` is set, the log is truncated at the gap, so that a
-    follower fetches the lost records again. Callers set `may_have_gaps` for the log of a partition's only replica,
-    because no other replica has the records that a truncation would remove. If `may_have_gaps` is set, the log is also
-    not truncated at an invalid batch before the recovery point.
+    first segment but not the second segment. If `may_have_gaps` is False, the log is truncated at this gap. A follower
+    then fetches the lost records again.
+
+    To load the producer state, this function may read segments before the recovery point. If one of these segments is
+    corrupt and `may_have_gaps` is False, the function recovers all segments and truncates the log at the corrupt batch.
+    If `may_have_gaps` is True, it keeps these segments and starts with an empty producer state.
+
+    Callers set `may_have_gaps` to True for the log of a partition's only replica. No other replica has the records that
+    a truncation would remove.
     """
     first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     remove_snapshots_after(storage, directory, segments[first].base_offset)
@@ -146,9 +151,9 @@ class _EpochRebuilder:
 
 
 def drop_segments_from(segments: list[LogSegment], index: int) -> None:
-    """Rename the files of the segments from `index` on to `.deleted`.
+    """Add the suffix `.deleted` to the files of `segments[index:]`, and remove these segments from the list.
 
-    The last segment is renamed first, so that a crash between two renames leaves no gap in the log.
+    The files of the last segment are renamed first, so that a crash between two renames leaves no gap in the log.
     """
     for segment in reversed(segments[index:]):
         _log.error("Deleting segment %s: records before this segment are corrupt or missing", segment.path(LOG_SUFFIX))

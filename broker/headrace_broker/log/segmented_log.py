@@ -530,11 +530,11 @@ class SegmentedLog:
             raise self._go_offline("cannot truncate the log", OSError(errno.EIO, str(error), self.directory)) from error
 
     def sync_truncation(self) -> None:
-        """Sync a truncation and rewrite the checkpoints, before new records are appended. Raises ApiError.
+        """Sync a truncation and rewrite the checkpoints. Call this before the next append. Raises ApiError.
 
-        Without the sync, a power failure could restore the truncated records and lose the new records at the same
-        offsets. The new records may already be below the high watermark. With the old checkpoints, recovery would not
-        check new records before the old recovery point, and would delete new records before the old log start offset.
+        Without the sync, a later power failure could restore the truncated records and lose the new records at the same
+        offsets. At that time, the new records may be committed. With the old checkpoints, recovery would not check new
+        records before the old recovery point, and would delete new records before the old log start offset.
         """
         if self.unsynced_truncation is not None:
             try:

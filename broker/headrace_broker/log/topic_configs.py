@@ -1,4 +1,4 @@
-"""The definitions of Kafka 4's topic configurations. `log.config` validates and resolves them."""
+"""Defines the topic configurations of Kafka 4. The module `log.config` validates and resolves their values."""
 
 from __future__ import annotations
 

@@ -27,7 +27,10 @@ class TopicConfigs:
 def partition_change(
     image: MetadataImage, topic: TopicImage, index: int, topic_configs: TopicConfigs
 ) -> PartitionChange:
-    """Return a `PartitionChange` for the topic's partition `index`. The caller then sets the fields to change."""
+    """Return a `PartitionChange` object for the topic's partition `index`.
+
+    To request a change, the caller sets fields of this object, for example `isr`.
+    """
     partition = topic.partitions[index]
     unclean = topic_configs.unclean_election_enabled(image, topic.name)
     return PartitionChange(

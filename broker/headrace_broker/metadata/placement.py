@@ -40,10 +40,11 @@ def place_partitions(
 
 
 def next_start(image: MetadataImage, last_leader: int) -> int:
-    """Return the position of the round-robin order at which the new partitions of an existing topic start.
+    """Return the position in the round-robin order at which the new partitions of an existing topic start.
 
-    `last_leader` is the preferred leader of the topic's last partition. The new partitions start after the first
-    position that has `last_leader` as its first replica, or at position 0 if there is no such position.
+    Each position in the round-robin order determines the replica list of one partition. `last_leader` is the preferred
+    leader of the topic's last partition. The function finds the first position with a replica list that begins with
+    `last_leader`, and returns the next position. If there is no such position, the function returns 0.
     """
     racks = _racks(image)
     if any(live for live, _ in racks):

@@ -1,4 +1,7 @@
-"""AllocateProducerIds: the controller logs each block of 1000 producer ids before a broker uses it (KIP-730)."""
+"""AllocateProducerIds: the controller allocates blocks of 1000 producer ids to brokers (KIP-730).
+
+For each block, the controller appends a record to the metadata log before a broker uses the block.
+"""
 
 from __future__ import annotations
 

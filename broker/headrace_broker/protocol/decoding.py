@@ -205,8 +205,9 @@ class DecoderSource(Source):
     def _compact_integers(self, kind: str, target: str, *, nullable: bool) -> None:
         """Generate code that reads a compact array of integers of the type `kind` into `target`.
 
-        A short array is unpacked by a function that raises an error if the buffer is too short. A long array is
-        unpacked only after its length has been compared with the bytes left in the buffer.
+        If the array has few elements, the generated code calls a function that reads that number of integers. The
+        function raises an error if the buffer ends too early. If the array has many elements, the generated code first
+        checks that the buffer contains enough bytes.
         """
         count, size = self.fresh("n"), _SIZES[kind]
         self.defer("B", count)

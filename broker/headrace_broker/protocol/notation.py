@@ -8,7 +8,8 @@ The attributes of a message class declare its fields, their versions and their o
 
 A version range is ``"3+"``, ``"3-5"``, ``"4"``, ``""`` (every version) or ``"none"``. A field is not sent in versions
 outside its range: decoding returns its default, and encoding another value is an error unless the field is *ignorable*.
-``tag=n`` declares a tagged field (KIP-482) in the versions of ``tagged`` (default: all versions of the field).
+``tag=n`` declares a tagged field (KIP-482). The argument ``tagged`` is the range of versions in which the field is
+tagged. By default, these are all versions of the field.
 
 Message objects are slotted, mutable, compared by value and constructed by keyword. Every field has Kafka's default (0,
 "", an empty list, …). A default struct is shared and therefore read-only: assign a new struct instead of changing the

@@ -87,32 +87,32 @@ def skip_tagged_section(buffer: Buffer, position: int) -> int:
 
 
 def raise_short(size: int, left: int) -> None:
-    """Reject a value whose length exceeds the bytes left in the message."""
+    """Raise the error for a value that is longer than the rest of the message."""
     raise MalformedError(f"Error reading value of length {size}, only {max(left, 0)} bytes available")
 
 
 def raise_null() -> None:
-    """Reject null in a field that is not nullable."""
+    """Raise the error for null in a field that is not nullable."""
     raise MalformedError("non-nullable field was serialized as null")
 
 
 def raise_count(count: int, left: int) -> None:
-    """Reject an array whose elements need more bytes than are left in the message."""
+    """Raise the error for an array with elements that need more bytes than the rest of the message has."""
     raise MalformedError(f"Error reading array of size {count}, only {left} bytes available")
 
 
 def raise_elements() -> None:
-    """Reject a message with more than `ELEMENTS_MAX` nested messages."""
+    """Raise the error for a message with more than `ELEMENTS_MAX` nested messages."""
     raise MalformedError(f"the message contains more than {ELEMENTS_MAX} nested messages")
 
 
 def raise_tag_size(read: int, size: int) -> None:
-    """Reject a known tagged field if the size of its value differs from the size that precedes the value."""
+    """Raise the error for a known tagged field with a value that does not have the declared size."""
     raise MalformedError(f"Error reading tagged field of size {size}: its value has {read} bytes")
 
 
 def raise_uuid(value: bytes) -> None:
-    """Reject a UUID that does not have 16 bytes."""
+    """Raise the error for a UUID that does not have 16 bytes."""
     raise ValueError(f"a UUID must have 16 bytes, not {len(value)}")
 
 

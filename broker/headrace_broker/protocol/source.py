@@ -16,8 +16,8 @@ from typing import Any
 class Source:
     """The lines of a generated function, the names that it uses, and the path of the current field.
 
-    `run` contains the fixed-size values (struct letter, expression, path) that the next generated call
-    packs or unpacks.
+    `run` is a list of the fixed-size values that the next generated call packs or unpacks. Each item is a
+    tuple (format character of the module `struct`, code for the value, path of the field).
     """
 
     def __init__(self, filename: str) -> None:
@@ -46,7 +46,7 @@ class Source:
     def defer(self, letter: str, expression: str) -> None:
         """Add a fixed-size value to `run`. The next generated call packs or unpacks it.
 
-        `letter` is the value's `struct` format, and `expression` is the code for the value.
+        `letter` is the value's format character of the module `struct`. `expression` is the code for the value.
         """
         self.run.append((letter, expression, self.path))
 

@@ -39,10 +39,10 @@ def load_crc32c() -> Callable[..., int]:
 
 
 class _LazyCodecs(ModuleType):
-    """Placeholder for `aiokafka.codec` while the C module is loaded.
+    """Replaces the module `aiokafka.codec` during the import of aiokafka's C module.
 
-    Its functions import the real codecs on the first call. Only a process that uses aiokafka itself calls these
-    functions. The package headrace compresses with `records.compression`.
+    When a function of this placeholder is called, it imports the real module and calls the real function. This happens
+    only in a process that itself uses aiokafka, because headrace's own code compresses with `records.compression`.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

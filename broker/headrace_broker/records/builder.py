@@ -64,11 +64,11 @@ def _get_all(prefixes: dict[int, bytes], lengths: list[int]) -> Sequence[bytes]:
 
 
 class _EncodingTables:
-    """The prefix tables with which `_join_values` encodes records.
+    """Tables of the encoded bytes that precede a value in a batch. `_join_values` looks up these bytes by value length.
 
-    `affix_bytes` is the total size of `RecordColumns.before` and `after`, which are added to each value.
-    `headers_bytes` is the size of each record's header count and headers. `before_value` is added to each value length,
-    and `previous_end` to the start of each record.
+    `affix_bytes` is the total size of `RecordColumns.before` and `RecordColumns.after`, which are added to each value.
+    `headers_bytes` is the size of each record's header count and headers. `before_value` is appended to each encoded
+    value length. `previous_end` is put in front of each encoded start of a record.
     """
 
     def __init__(self, affix_bytes: int, headers_bytes: int, before_value: bytes, previous_end: bytes) -> None:
@@ -221,8 +221,8 @@ def _encode_headers(headers: Headers) -> bytes:
 def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
     """Return a blank batch header followed by the encoded records.
 
-    No record may have a key, and all records must have the same timestamp. `headers` are the encoded header count and
-    headers of each record.
+    No record may have a key. All records must have the same timestamp and the same headers. `headers` contains the
+    encoded count of these headers, followed by the encoded headers.
     """
     before, after, lengths = columns.before, columns.after, columns.value_lengths()
     count, affix_bytes, end = len(lengths), len(before) + len(after), after + headers

@@ -18,8 +18,8 @@ class RecordColumns:
     - `offsets` is None for records that are not in a log yet.
     - `next_offset` is the offset from which a reader continues. It is the offset after the last batch that was read.
       This batch may be a control batch, and compaction may have removed all its records.
-    - `before` and `after` are a common prefix and suffix of the values to produce. They are added to each value that is
-      not null when a batch is built.
+    - `before` and `after` are a common prefix and a common suffix of the values to produce. `values` does not contain
+      them. When a batch is built, they are added to each value that is not null.
     """
 
     values: list[bytes | None]

@@ -102,9 +102,10 @@ class FetchSession:
         )
 
     def mark_sent(self, key: Key, data: PartitionData) -> None:
-        """Store the values in `data`, which were sent to the client for the partition `key`.
+        """Store the high watermark and the log start offset that were sent to the client for the partition `key`.
 
-        If `data` has an error code, the next response contains the partition again.
+        `data` is the part of the response for this partition. If `data` has an error code, the next response contains
+        the partition again.
         """
         cached = self.partitions.get(key)
         if cached is not None:

@@ -129,9 +129,9 @@ class LeaderReplicas:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """Update the state of the follower on broker `replica`, which fetches at `offset`.
+        """Update the state of the follower on broker `replica`. The follower fetches at `offset`.
 
-        Raises ApiError if this broker has no replica of the partition.
+        Raises ApiError if the partition has no replica on broker `replica`.
         """
         follower = self.followers.get(replica)
         if follower is None:

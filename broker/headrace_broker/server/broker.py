@@ -110,7 +110,7 @@ class Broker:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed cluster image."""
+        """The committed metadata image."""
         return self.node.committed.image
 
     # -- used by request handlers --------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """The controller role of a node: active while this node leads the metadata quorum.
 
-A decision is a function that reads the latest image, including uncommitted records, and returns new records and a
-response. The controller appends the records, and sends the response when they are committed. When this node loses the
-leadership, it discards the `Controller` object with its uncommitted state. The next `Controller` starts from the
-committed image.
+The controller changes metadata with write operations (`Decision`). A write operation is a function. The function reads
+the latest metadata image, which includes uncommitted records. The function returns new records and a response. The
+controller appends the records. When the records are committed, the controller sends the response.
 
-A broker is fenced when its session expires without a heartbeat. It is fenced earlier if its process is dead, that is,
-if its connection is closed and new connections are refused.
+When this node loses the leadership, this node discards the `Controller` object and the uncommitted state in the object.
+The next `Controller` object starts from the committed metadata image.
+
+A broker is fenced when its session expires without a heartbeat. A broker is fenced earlier if its process is dead. A
+process is dead if its connection is closed and it refuses new connections.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class ControllerPolicy:
 
 
 class ControllerService:
-    """Makes and commits the controller's decisions while this node is the active controller.
+    """Runs write operations and commits their records while this node is the active controller.
 
     All methods run on the event loop.
     """
@@ -102,7 +104,7 @@ class ControllerService:
         self.on_active: Callable[[], Awaitable[None]] | None = None
         quorum.on_leadership_change = self._on_leadership_change
 
-    # -- decisions ---------------------------------------------------------------------------------------------------
+    # -- write operations --------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -111,13 +113,16 @@ class ControllerService:
 
     @property
     def latest_image(self) -> MetadataImage | None:
-        """The cluster image including uncommitted records, or None if this node is not the active controller."""
+        """The latest metadata image, which includes uncommitted records.
+
+        The value is None if this node is not the active controller.
+        """
         return None if self._controller is None else self._controller.image
 
     async def submit(self, decision: Decision[Response]) -> Response:
-        """Call `decision` with the latest image, append the records that it returns, and wait until they are committed.
+        """Run the write operation `decision` on the latest metadata image. Return the response of the write operation.
 
-        Returns the response of `decision`.
+        This method appends the records of the write operation and waits until the records are committed.
 
         Raises ApiError NOT_CONTROLLER.
         """

@@ -2,7 +2,8 @@
 
 A node is a broker, a controller, or both (`process.roles`). The order of the start is important for safety. The node
 locks and checks the directories, binds the sockets, joins the quorum, and applies the committed metadata. After that, a
-broker opens its logs, registers with the ports that were bound, and serves clients.
+broker opens its logs. The broker then registers with the controller and reports the bound ports. Finally, the broker
+serves clients.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class Node:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed cluster image."""
+        """The committed metadata image."""
         return self.committed.image
 
     @property
@@ -238,14 +239,17 @@ class Node:
         self.is_serving = True
 
     def on_log_failure(self, reason: str) -> None:
-        """Stop the node because a log cannot be written or synced. The only node of a cluster does not stop."""
+        """Stop the node because a log cannot be written or synced.
+
+        If the cluster has no other node, this node does not stop.
+        """
         if not self._is_alone and not self.failed.done():
             self.failed.set_result(reason)
 
     def on_metadata_log_failure(self, reason: str) -> None:
         """Stop the node because the metadata log failed.
 
-        The only node of a cluster does not stop, unless the failure occurs while it starts.
+        If the cluster has no other node and this node has already started, this node does not stop.
         """
         if not (self._is_alone and self.is_serving) and not self.failed.done():
             self.failed.set_result(reason)
@@ -359,10 +363,11 @@ class Node:
         )
 
     async def wait_for_committed_metadata(self, topics: Collection[str] = ()) -> None:
-        """Wait until this node has applied the committed metadata and has created the topics' logs.
+        """Wait until this node has applied the committed metadata and has created the logs of `topics`.
 
-        The caller responds to a client afterwards, so that the client finds its new topic on this node. The method also
-        returns after a timeout, because the controller has committed its change even if this node has not applied it.
+        The controller has committed a metadata change, for example a new topic. The caller responds to the client after
+        this method has returned. The client then finds the change on this node. The method also returns after a
+        timeout, because the change is already committed.
         """
         if self.controller is None or not self.controller.is_active:
             try:

@@ -18,7 +18,10 @@ GROUP_RESOURCE = 32
 
 @dataclass(frozen=True, slots=True)
 class DefaultConfig:
-    """A config with its default value. In Apache Kafka, the broker config `broker_name` sets this default value."""
+    """A config and its default value.
+
+    If a broker config of Apache Kafka sets this default value, `broker_name` contains the name of the broker config.
+    """
 
     name: str
     type: ConfigType

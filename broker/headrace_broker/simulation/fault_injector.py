@@ -269,7 +269,7 @@ async def _heal_later(injector: FaultInjector) -> None:
 
 
 async def reset(injector: FaultInjector) -> None:
-    """Reset all connections between two nodes. In-flight data is lost."""
+    """Reset all connections between two randomly chosen nodes. In-flight data is lost."""
     clients = ["producer-1", "producer-2", "consumer", "member-1", "member-2"]
     first, second = injector.choose_machine().name, injector.rng.choice(injector.machine_names() + clients)
     injector.cluster.network.reset_connections(first, second)
@@ -277,7 +277,7 @@ async def reset(injector: FaultInjector) -> None:
 
 
 async def late_delivery(injector: FaultInjector) -> None:
-    """Delay in-flight data between two nodes, so that it arrives long after the nodes have reconnected."""
+    """Delay in-flight data between two randomly chosen nodes until long after the nodes have reconnected."""
     clients = ["producer-1", "producer-2", "member-1", "member-2", "admin", "visitor"]
     first, second = injector.choose_machine().name, injector.rng.choice(injector.machine_names() + clients)
     injector.cluster.log_event(f"delay in-flight data from {second} to {first}")

@@ -44,7 +44,7 @@ class Clock:
 
 
 class SimulatedNode:
-    """One process of a node. A restart of the node creates a new SimulatedNode with the same name."""
+    """The process of a node. Each restart of the node creates a new SimulatedNode object with the same name."""
 
     __slots__ = ("clock", "file_work_us", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
 

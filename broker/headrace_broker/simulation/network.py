@@ -1,10 +1,14 @@
 """The network between simulated nodes: TCP connections as processes see them, over slow, blocked or failed links.
 
-A connection delivers bytes in order and in chunks. A blocked link delays the bytes, and a connection attempt over the
+A connection delivers bytes in order and in chunks. A blocked link delays the bytes. A connection attempt over a blocked
 link hangs. After the link heals, a new connection works immediately. An old connection resumes later, because TCP backs
-off its retransmissions. In-flight data then arrives even if both sides have closed the connection, because the kernel
-keeps sending the data that a process wrote before it closed the connection or was killed. Without in-flight data, the
-connections of a killed process are reset. The connections of a machine that lost power stay silent.
+off its retransmissions.
+
+When an old connection resumes, its in-flight data arrives even if both sides have closed the connection. The reason is
+that the kernel sends all data that a process has written, even after the process closed the connection or was killed.
+
+If a connection of a killed process has no in-flight data, the connection is reset. If a machine loses power, its
+connections stay silent.
 """
 
 from __future__ import annotations
@@ -165,7 +169,7 @@ class SimulatedNetwork:
 
 
 class _SimulatedTransport(asyncio.Transport):
-    """One end of a connection: the asyncio transport of the protocol on one node."""
+    """The asyncio transport at one end of a connection."""
 
     def __init__(self, network: SimulatedNetwork, node: SimulatedNode, name: tuple[str, int]) -> None:
         super().__init__()
@@ -353,9 +357,10 @@ class _SimulatedTransport(asyncio.Transport):
             self.network._reset_later(end)
 
     def _end_stream(self) -> None:
-        """End the stream after the queued data.
+        """Notify the peer that this end of the connection is closed.
 
-        If no data is queued, reset the peer's end of the connection, unless the link is blocked.
+        If data is queued, the peer receives the end of the stream after this data. If no data is queued, the peer's end
+        of the connection is reset. Over a blocked link, this reset happens only after the link heals.
         """
         network, peer = self.network, self.peer
         if self._outgoing:

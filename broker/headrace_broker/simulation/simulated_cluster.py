@@ -97,7 +97,8 @@ class Machine:
 class SimulatedCluster:
     """The simulated cluster of one run.
 
-    `nodes` machines run a broker and a controller. `observers` machines run only a broker.
+    `nodes` is the number of machines with a broker and a controller. `observers` is the number of machines with only a
+    broker.
     """
 
     def __init__(self, seed: int, *, nodes: int = 3, observers: int = 0) -> None:

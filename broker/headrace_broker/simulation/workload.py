@@ -404,10 +404,11 @@ class Workload:
     def _collect(
         self, name: str, batches: list[Any], positions: dict[TopicPartition, int], found: dict[TopicPartition, FinalLog]
     ) -> bool:
-        """Add the batches that client `name` has read to `found`. Return False if `batches` is empty.
+        """Add `batches` to `found`, and update `positions`. Return False if `batches` is empty.
 
-        Also update `positions`. Raises Violation if a batch does not start at the client's position, unless the records
-        between the position and the batch may have been removed.
+        The client `name` has read these batches. Each batch must start at the client's position. The batch may start
+        after the position only if the records in between may have been removed. Otherwise, this method raises
+        Violation.
         """
         for batch in batches:
             partition, columns = (batch.topic, batch.partition), batch.columns

@@ -1,4 +1,4 @@
-"""Functions that all tools share: they parse options like Kafka's tools, open clients and print errors.
+"""Functions that all tools share. They parse options in the same way as Kafka's tools, open clients and print errors.
 
 Options may be abbreviated to a unique prefix. After a usage error, a tool prints one line and the usage on standard
 error and exits with status 1. If the cluster cannot be reached, the tool prints one line after a timeout. Option names
@@ -52,7 +52,10 @@ class _Version(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses options like Kafka's tools. After a usage error, prints it on standard error and exits with status 1."""
+    """Parses command-line options in the same way as Kafka's tools.
+
+    If the usage is wrong, prints the error on standard error and exits with status 1.
+    """
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(

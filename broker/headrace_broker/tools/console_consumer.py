@@ -201,9 +201,10 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
 async def _run_until_stopped(
     work: Coroutine[Any, Any, None], stopped: asyncio.Future[int], stop: Callable[[], None]
 ) -> bool:
-    """Wait until `work` completes, and return True.
+    """Wait until `work` completes, or until a signal completes the future `stopped`.
 
-    A signal completes `stopped`. In this case, call `stop`, wait briefly for `work` and return False.
+    Returns False if a signal has arrived. If `work` is not complete when the signal arrives, call `stop`, wait briefly
+    for `work`, and cancel `work`.
     """
     task = asyncio.ensure_future(work)
     either: list[asyncio.Future[Any]] = [task, stopped]

@@ -174,9 +174,10 @@ async def _existing(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition,
 async def _log_dirs(
     admin: Admin, current: Mapping[TopicPartition, Sequence[int]], *, for_plan: bool = True
 ) -> dict[Replica, str]:
-    """Return the log directory of each replica in `current` on a live broker.
+    """Return the log directories of the replicas in `current`.
 
-    With `for_plan`, omit brokers with several log directories, because a plan cannot choose between them.
+    The result contains only replicas on live brokers. If `for_plan` is true, the result omits replicas on brokers with
+    several log directories, because a plan cannot choose between the log directories.
     """
     live = {node.node_id for node in (await admin.describe_cluster()).nodes}
     brokers = sorted({broker for replicas in current.values() for broker in replicas} & live)

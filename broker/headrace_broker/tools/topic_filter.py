@@ -1,8 +1,8 @@
 """Parses the tools' options that select topics and partitions. This module does no I/O.
 
-A topic filter is a Java regular expression that must match the whole topic name; a comma means "or". The
-tools use Python's regular expressions instead of Java's. This is possible because topic names contain only letters,
-digits, dots, dashes and underscores.
+A topic filter is a regular expression. The expression must match the whole topic name. A comma means "or". Kafka's
+tools use Java's regular expressions. These tools use Python's regular expressions instead. This is possible because
+topic names contain only letters, digits, dots, dashes and underscores.
 """
 
 from __future__ import annotations

@@ -89,10 +89,10 @@ def earliest_wall_clock(instant: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
 
 @cache
 def offsets_by_wall_clock(zone: dt.tzinfo, last_year: int) -> list[tuple[dt.datetime, int]]:
-    """Return (wall-clock time, offset) for each UTC offset that a time zone has from 1900 to `last_year`.
+    """Return (wall-clock time, offset in seconds) for each UTC offset of a time zone from 1900 to `last_year`.
 
-    `to_utc` uses the offset, which is in seconds, from this wall-clock time until the next item's wall-clock time. The
-    first offset also applies to earlier times.
+    These are the offsets that `to_utc` uses. An offset applies from its wall-clock time until the wall-clock time of
+    the next offset. The first offset also applies to earlier times.
     """
 
     def offset_s(wall_clock: dt.datetime) -> int:

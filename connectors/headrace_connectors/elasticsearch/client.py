@@ -36,7 +36,7 @@ class TooLargeError(Exception):
 
 
 class KeyStoreError(ConnectError):
-    """The certificate or key file that the configuration key `key` names cannot be used."""
+    """The sink cannot use a certificate or key file. `key` is the configuration key with the path of the file."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key}: {message}")

@@ -47,7 +47,7 @@ class Verdict(Enum):
 
 
 class Outcome(NamedTuple):
-    """The verdict on one operation of a bulk request, and the server's error or an empty text."""
+    """The verdict on one operation of a bulk request. `reason` is the server's error or an empty string."""
 
     verdict: Verdict
     reason: str = ""

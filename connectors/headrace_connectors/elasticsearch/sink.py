@@ -116,7 +116,8 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     def _prepare(self, batch: SinkBatch, start: int, errors: dict[int, Exception]) -> list[Operation]:
         """Return the operations of a batch. Add the error of each bad record to `errors`.
 
-        The keys of `errors` are the indexes of records in the `put`. `start` is the index of the batch's first record.
+        One call of `put` may receive several batches. The keys of `errors` are record indexes. These indexes count the
+        records of all batches of the call. `start` is the index of the first record of `batch`.
         """
         from headrace_connectors.elasticsearch.writer import Operation, Run
 
@@ -146,9 +147,10 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         logger.warning("Skipping record %s (drop.invalid.message=true): %s", position, cause)
 
     def _decode(self, operation: Operation) -> Operation | None:
-        """Decode the operation's record, encode it as a document, and return the operation with this document.
+        """Decode the operation's record, encode a new document, and return the operation with the new document.
 
-        Returns None if the document does not change, or if it was not copied from the record's JSON text.
+        Returns None if the old document is not a copy of the record's JSON text. Also returns None if the new document
+        is equal to the old document.
         """
         if not isinstance(operation.batch.compact, JsonTexts):
             return None
@@ -273,7 +275,10 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the client, so that all task processes share the memory of these modules."""
+        """Return the names of the client's modules.
+
+        The platform imports these modules once, and all task processes inherit the imported modules.
+        """
         return [__name__, f"{__package__}.writer"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

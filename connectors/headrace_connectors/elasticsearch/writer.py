@@ -1,8 +1,9 @@
 """Sends operations in bulk requests from several threads, and tracks which records are stored.
 
 Operations wait in one queue. A thread sends the first operations of the queue when they fill a bulk request, when the
-oldest operation has waited for `linger.ms`, or at a flush. If operations have no version (`is_ordered`), two requests
-in flight never contain operations on the same document. The first fatal error stops all threads.
+oldest operation has waited for `linger.ms`, or at a flush. If `is_ordered` is true, the operations have no versions. In
+this case, two requests in flight never contain operations on the same document. The first fatal error stops all
+threads.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Operation(NamedTuple):
 
 
 Decode = Callable[[Operation], Operation | None]
-"""Returns an operation with a document that was decoded and encoded, or None if this results in the same document."""
+"""Decodes and encodes the operation's record. Returns the operation with the new document.
+
+Returns None if the new document is equal to the old document.
+"""
 OnRejected = Callable[[Operation, ConnectError], None]
 """Handles a record that the server rejected. Raises ConnectError to fail the task. Called from several threads."""
 
@@ -78,10 +82,10 @@ class BulkWriter:
     ) -> None:
         """Start the threads.
 
-        If `is_ordered` is true, two requests in flight never contain operations on the same document. `decode` returns
-        a rejected operation with a document that was encoded again, or None if this would not change the document.
-        `on_malformed` handles a record whose document the server has rejected. `on_existing` handles a record whose key
-        is the id of an existing document.
+        If `is_ordered` is true, two requests in flight never contain operations on the same document. If the server
+        rejects a document, the writer calls `decode`. `decode` returns the operation with a new document, or None. If
+        `decode` returns None, the writer calls `on_malformed`. If the record's key is the id of an existing document,
+        the writer calls `on_existing`.
         """
         self._client = client
         self._config = config
@@ -266,10 +270,11 @@ class BulkWriter:
     def _decode_malformed(
         self, operations: Sequence[Operation], outcomes: Sequence[Outcome]
     ) -> tuple[list[Operation], list[Outcome]]:
-        """Encode rejected documents again if they are copies of a record's JSON text, and mark them for a retry.
+        """Replace each rejected document that is a copy of a record's JSON text, and mark its operation for a retry.
 
-        For example, the server rejects JSON text in which an object has the same key twice, but JsonConverter accepts
-        it. With the retry, the sink stores the record just as if it had not copied the text.
+        The new document is encoded from the decoded record. For example, the server rejects JSON text in which an
+        object has the same key twice. JsonConverter accepts this JSON text. In the new document, the object has the key
+        only once.
         """
         found, marked = list(operations), list(outcomes)
         for at, outcome in enumerate(outcomes):

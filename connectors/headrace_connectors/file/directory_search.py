@@ -1,8 +1,8 @@
 """Searches a directory for the files that a task has to read next.
 
 A search lists the directory in small steps, so that a task can stop during a search of a million files. The result
-contains only files that have not been read. If there are more than `CANDIDATES_MAX` files, the result contains the
-first of them in the configured order.
+contains only files that have not been read. If there are more than `CANDIDATES_MAX` such files, the result contains
+only the first `CANDIDATES_MAX` files in the configured order.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def partition_of(name: str) -> dict[str, str]:
 
 
 def printable(path: str) -> str:
-    """Return a path for logs and error texts, in which control characters and bytes that are not UTF-8 are escaped."""
+    """Return `path` in a form for logs and error texts.
+
+    Control characters are escaped. Bytes that are not UTF-8 are also escaped.
+    """
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in path)
 
 
@@ -158,7 +161,10 @@ class DirectorySearch:
         self._add(chunk)
 
     def _entries(self) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
-        """Yield (path, entry) for each entry of the directory. `entry` is None unless this task reads the file."""
+        """Yield (path, entry) for each file that this task may read.
+
+        Yield (path, None) for all other files and for subdirectories.
+        """
         selection, directories = self._selection, [""]
         while directories:
             prefix = directories.pop()

@@ -260,7 +260,7 @@ class CsvReader(_TextReader):
         ]
 
     def read(self, count: int) -> Values:
-        """Return the next CSV records as rows of structs, at most `count`."""
+        """Return at most `count` STRUCT values, one for each CSV record. Each STRUCT value is a tuple."""
         rows: list[tuple[Any, ...]] = []
         while len(rows) < count:
             before = self._lines.line
@@ -397,7 +397,11 @@ def text_reader(lines: RecordLines, config: DirectorySourceConfig) -> RecordRead
 
 
 def _parquet_error(error: Exception) -> FileError | TemporaryFileError:
-    """Return the error for a file that PyArrow cannot read. An error with an errno is a file system error."""
+    """Convert an exception of PyArrow to the exception that the reader raises.
+
+    An OSError with an errno comes from the file system. The result is then a TemporaryFileError. In all other cases,
+    the result is a FileError.
+    """
     cause = error.__cause__ or error
     if isinstance(cause, OSError) and cause.errno is not None:
         return TemporaryFileError(str(cause))
@@ -405,7 +409,10 @@ def _parquet_error(error: Exception) -> FileError | TemporaryFileError:
 
 
 def _csv_text(error: str) -> str:
-    """Return the message of a csv.Error, or another message if it contains advice for Python programmers."""
+    """Return the error text for `error`, the message of a csv.Error.
+
+    If the message is meant for Python programmers, return a clearer text instead.
+    """
     if error.startswith("new-line character"):
         return "a carriage return outside quotes is not at the end of the line"
     if error.startswith("unexpected end of data"):

@@ -124,9 +124,10 @@ def _check_unchanged(path: str, state: FileState) -> None:
 
 
 def _move_to_other_file_system(path: str, destination: str, state: FileState | None) -> None:
-    """Copy a file to another file system, flush the copy to disk, and delete the file.
+    """Copy a file to another file system, flush the copy to disk, and delete the original file.
 
-    If `state` is not None, first check that the file still has this state. If it has changed, delete the copy instead.
+    If `state` is not None, the function compares the original file with this state before the deletion. If the original
+    file has changed, the function deletes the copy, keeps the original file, and raises an exception.
     """
     partial = f"{destination}.part"
     shutil.copy2(path, partial)

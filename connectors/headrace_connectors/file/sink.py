@@ -96,7 +96,10 @@ class FileStreamSinkConnector(SinkConnector[FileStreamSinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the name of this module, so that all tasks share the module's memory."""
+        """Return the name of this module.
+
+        The platform imports this module once, and all task processes inherit the imported module.
+        """
         return [__name__]
 
     def alter_offsets(self, config: FileStreamSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:

@@ -101,9 +101,9 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         change = "deleted or replaced" if replaced else "truncated" if size < position else ""
         if change and change != self._last_change:
             log.warning(
-                "File %s was %s after the task had read %d bytes. The task does not read the first %d bytes of the "
-                "current file. Restart the task to continue after these bytes, or stop the connector and reset its "
-                "offsets to read the file from the beginning",
+                "File %s was %s after the task had read %d bytes. The task does not read new data in the first %d "
+                "bytes of the file. To read this data, stop the connector and reset its offsets. To continue after "
+                "this data, restart the task",
                 file, change, position, position,
             )  # fmt: skip
         self._last_change = change
@@ -145,7 +145,10 @@ class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the name of this module, so that all tasks share the module's memory."""
+        """Return the name of this module.
+
+        The platform imports this module once, and all task processes inherit the imported module.
+        """
         return [__name__]
 
     def exactly_once_support(self, config: FileStreamSourceConfig) -> ExactlyOnceSupport:

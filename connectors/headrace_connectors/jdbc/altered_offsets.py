@@ -76,7 +76,10 @@ def _problem_of(offset: Mapping[str, Any]) -> str:
 
 
 def _problem_in_mode(config: JdbcSourceConfig, partition: Mapping[str, Any], offset: Mapping[str, Any]) -> str:
-    """Return why a non-empty source offset has no effect in the connector's mode, or an empty string if it has one."""
+    """Return the reason why a source offset has no effect in the mode `config.mode`.
+
+    Return an empty string if the source offset has an effect, or if the source offset is empty.
+    """
     if not offset:
         return ""
     if config.mode == "bulk":

@@ -380,7 +380,10 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
 
     @property
     def sql(self) -> str:
-        """The custom query without trailing semicolons and comments, or "" if the connector reads tables."""
+        """The custom query, or an empty string if the connector reads tables.
+
+        The semicolons and comments after the end of the query are removed. All other comments remain.
+        """
         return single_statement(self.query or (self.query_masked.value if self.query_masked else ""))
 
     def incrementing_column_of(self, table: str) -> str:

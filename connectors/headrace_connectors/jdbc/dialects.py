@@ -65,15 +65,18 @@ class MissingError(ConnectError):
 
 
 class ColumnsChangedError(Exception):
-    """Raised when the columns of a table or query changed before the statement that reads them held a lock.
+    """Raised if the columns of a table or query changed between `Dialect.describe` and the SELECT statement.
 
-    The reader must read the columns again and run a new statement.
+    The reader must call `describe` again, and then run a new SELECT statement.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The columns of a table or custom query, and their shape, which `Dialect.shape` explains."""
+    """The columns and the shape of a table or of the custom query.
+
+    The shape is a value that changes when the definitions of the columns change (see `Dialect.shape`).
+    """
 
     columns: list[JdbcColumn]
     shape: object
@@ -124,23 +127,24 @@ class Dialect(ABC):
 
     @abstractmethod
     def shape(self, connection: Connection, table: str) -> object:
-        """Return a value that changes when the columns of `table` change. Raises the driver's exception.
+        """Return the shape of a table: a value that changes when the definitions of the table's columns change.
 
-        If `table` is empty, the value changes when the columns of the custom query change. It is None if the dialect
-        cannot detect this.
+        If `table` is an empty string, return the shape of the custom query. The shape is None if the dialect cannot
+        detect changes. Raises the driver's exception.
         """
 
     @abstractmethod
     def describe(self, connection: Connection, table: str) -> Description:
-        """Return the columns of `table`, or of the custom query if `table` is empty, with their shape.
+        """Return the columns and the shape of a table.
 
-        As long as `shape` returns an equal value, the columns are correct. This is also true if another session changes
-        the columns and reverses the change while this method runs. Raises the same exceptions as `table_columns` and
-        `query_columns`.
+        If `table` is an empty string, return the columns and the shape of the custom query. The returned columns are up
+        to date as long as the method `shape` returns the same shape. Another session may change the columns and reverse
+        the change while this method runs. The returned columns are up to date even in this case. Raises the same
+        exceptions as `table_columns` and `query_columns`.
         """
 
     has_stable_query_columns = False
-    """Whether `describe` returns equal columns as long as `shape` returns equal values for the custom query."""
+    """Whether `describe` returns the same columns for the custom query until the shape of the custom query changes."""
 
     @abstractmethod
     def rows(
@@ -154,11 +158,12 @@ class Dialect(ABC):
     def rows_of_shape(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str, shape: object
     ) -> ResultSet:
-        """Run `statement` like `rows`, and check that the columns have not changed since they were read.
+        """Run `statement` like `rows`. Raise ColumnsChangedError if the columns have changed.
 
-        `shape` is the shape that `describe` returned with the columns. If it is None, the columns are not checked. They
-        cannot change while the statement is running, but the statement may first have waited for a transaction that
-        changed them. Raises ColumnsChangedError if they have changed, or the driver's exception.
+        `columns` and `shape` are results of an earlier call of `describe` (see `Dialect.shape`). If `shape` is None,
+        the method does not check the columns. The columns cannot change while the statement returns rows. However, the
+        statement may first wait for another transaction, and this transaction may change the columns. Also raises the
+        driver's exception.
         """
         result = self.rows(connection, statement, columns, table)
         try:
@@ -170,7 +175,7 @@ class Dialect(ABC):
         return result
 
     def _has_shape(self, connection: Connection, table: str, result: ResultSet, shape: object) -> bool:
-        """Whether `table` has this shape. The statement that returned `result` is still running."""
+        """Whether `shape` is still the shape of `table`. The statement that returned `result` is still running."""
         return self.shape(connection, table) == shape
 
     has_horizon = False
@@ -285,7 +290,7 @@ class Dialect(ABC):
     def _columns_of_description(
         self, table: str, described: Sequence[Mapping[str, Any]], keys: Sequence[str]
     ) -> list[JdbcColumn]:
-        """Return the columns of `table`. The arguments are the result of `_reflect`."""
+        """Return the columns of `table`. `described` and `keys` are the two results of `_reflect`."""
         columns = [self._column(item, keys) or self._unsupported(item, keys) for item in described]
         unsupported = [column for column in columns if column.is_unsupported]
         if unsupported and self.config.unsupported_columns != "text":
@@ -315,7 +320,10 @@ class Dialect(ABC):
         return MissingError(f"table {table} does not exist in {self.engine.url.render_as_string()}")
 
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
-        """Return SQLAlchemy's descriptions of the columns of `table`, whose last parts are `schema` and `name`."""
+        """Return SQLAlchemy's descriptions of a table's columns.
+
+        `table` is the qualified name of the table. `schema` and `name` are the last two parts of the qualified name.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)  # `_unsupported` handles unknown types
             return inspector.get_columns(name, schema=schema)
@@ -423,7 +431,11 @@ class Dialect(ABC):
         return TimestampExpression(coalesce(terms), self._bind_local, self.zone)
 
     def _with_time_zone(self, timestamp: str) -> str:
-        """Return an SQL expression that converts a timestamp without time zone from the time zone of db.timezone."""
+        """Return an SQL expression that converts `timestamp` to a timestamp with time zone.
+
+        `timestamp` is the SQL text of a column without time zone. The column's values are local times in the time zone
+        of db.timezone.
+        """
         if self.zone is dt.UTC or isinstance(self.zone, ZoneInfo):
             return f"({timestamp} AT TIME ZONE '{self.zone}')"
         offset_s = (self.zone.utcoffset(None) or dt.timedelta()) // dt.timedelta(seconds=1)

@@ -49,7 +49,7 @@ _TYPES_OF_VALUES: Mapping[type, sql.TypeEngine[Any]] = {
 
 
 class GenericDialect(Dialect):
-    """Dialect for one database, which runs all statements through SQLAlchemy."""
+    """Runs all statements through SQLAlchemy. Supports every database that has a SQLAlchemy dialect."""
 
     parameter_marker = _PARAMETER
     driver_error = sqlalchemy.exc.SQLAlchemyError
@@ -207,7 +207,10 @@ _STANDARD_TYPES: Mapping[str, type[sql.TypeEngine[Any]]] = {
 
 
 def _shape_of(described: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> object:
-    """Return the shape of a table with these columns and primary key columns."""
+    """Return the shape of a table (see `Dialect.shape`).
+
+    The shape contains the name, type and nullability of each column, and the names of the primary key columns.
+    """
     return tuple((item["name"], str(item["type"]), item.get("nullable")) for item in described), tuple(keys)
 
 

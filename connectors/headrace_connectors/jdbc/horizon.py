@@ -1,16 +1,17 @@
 """Finds the timestamp or id up to which all rows of a table or query are committed (`snapshot.horizon=true`).
 
-A transaction may commit a row after a row with a later timestamp or a larger id. A reader that has already passed the
-earlier timestamp or the smaller id never returns to it, so the reader would miss the row. The horizon is the start of
-the oldest running transaction:
+A transaction may commit a row late, when rows with later timestamps or larger ids are already committed. If the reader
+has already read these rows, the reader misses the late row. Therefore, the reader only reads rows up to a horizon. The
+horizon is a timestamp or an id:
 
-- Timestamps: a row's timestamp is not earlier than the start of its transaction (PostgreSQL's `now()`) or statement
-  (MySQL). All rows with timestamps before the horizon are therefore committed.
-- Ids: the reader reads the largest id in the table, and then the current time. All rows up to that id are committed as
-  soon as every running transaction has started after that time, because the database assigns ids in ascending order
-  (sequences with CACHE 1).
+- Timestamps: the horizon is the start time of the oldest running transaction. A row's timestamp is not earlier than
+  the start of the row's transaction (PostgreSQL's `now()`) or statement (MySQL). All rows with timestamps before the
+  horizon are therefore committed.
+- Ids: the reader first reads the largest id in the table, and then the current time. The database assigns ids in
+  ascending order (sequences with CACHE 1). When every running transaction has started after this time, all rows up to
+  this id are committed. The id then becomes the horizon.
 
-Timestamps that clients set, and sequences that cache values, do not have these properties.
+The horizon is wrong if clients set the timestamps, or if sequences cache values.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class Horizon:
         self._complete: int | None = None
 
     def timestamp(self, connection: object) -> dt.datetime:
-        """Return a timestamp before which all rows are committed.
+        """Return the horizon. All rows with timestamps before the horizon are already committed.
 
-        This is the earliest datetime of Python if no horizon is known yet.
+        If no horizon is known yet, return the earliest datetime of Python.
         """
         now = self._database.now(connection)
         running = self._database.running_transactions(connection)

@@ -320,9 +320,11 @@ class MysqlDialect(Dialect):
         return Description(self._columns_of_description(table, *self._described(table, rows)), rows)
 
     def _shape_in_transaction(self, connection: Connection, table: str) -> object:
-        """Begin a transaction that locks the columns of the table or query, and return the same value as `shape`.
+        """Begin a transaction that prevents changes to the columns, and return the same value as `shape`.
 
-        The statement with LIMIT 0 reads no row, so the transaction's snapshot is not older than the locks.
+        The first statement acquires metadata locks on the table, or on the tables of the custom query. The statement
+        has LIMIT 0, reads no row, and therefore creates no snapshot. The transaction creates its snapshot later, so the
+        snapshot is not older than the metadata locks.
         """
         if not table:
             return _shape_of_fields(self._fields(connection))

@@ -509,9 +509,9 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
 
 
 def _fetch_shape(connection: Connection, quoted_table: str) -> tuple[object, str]:
-    """Return a value that changes when a table's columns change, and the isolation level of the transaction.
+    """Return two values: a table's shape (see `Dialect.shape`), and the isolation level of the transaction.
 
-    Both are empty if the snapshot of the transaction does not contain the table.
+    Both values are empty strings if the snapshot of the transaction does not contain the table.
     """
     shape, isolation, has_children = connection.execute(_SHAPE, [quoted_table]).fetchone() or ("", "", False)
     if has_children:

@@ -1,7 +1,8 @@
 """Streams the rows of a PostgreSQL query with a server-side cursor.
 
-The next rows are requested as soon as the current rows have arrived, so that the server reads them while the task
-converts and sends the current rows. The cursor requests as many rows in advance as the task has asked for.
+The class `ServerSideRows` requests the next rows as soon as the current rows have arrived. The server therefore reads
+the next rows while the task converts and sends the current rows. Each request asks for as many rows as the latest call
+of `fetchmany`.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class ServerSideRows:
     def close(self) -> None:
         """Cancel the outstanding requests for rows, discard the remaining rows, and close the cursor.
 
-        Also closes the connection if it cannot leave pipeline mode, and can therefore execute no other statement.
+        A connection that cannot leave pipeline mode cannot execute another statement. In this case, this method also
+        closes the connection.
         """
         try:
             if self._pipeline is not None:

@@ -99,8 +99,9 @@ class TableReader:
     def next_batch(self, connection: Connection) -> SourceBatch | None:
         """Return the next batch, or None if the running statement has no more rows.
 
-        Starts a statement if none is running. Raises UnavailableError if the table or query, which the reader has read
-        before, or one of its offset columns does not exist, or if its columns change again and again.
+        Starts a statement if no statement is running. Raises UnavailableError if an earlier statement has read a table
+        or column that no longer exists. Also raises UnavailableError if the columns change each time that the reader
+        starts a statement.
         """
         try:
             return self._next_batch(connection)
@@ -165,7 +166,10 @@ class TableReader:
         self._dialect.end_transaction(connection)
 
     def _start_or_report_missing(self, connection: Connection) -> _RunningStatement:
-        """Start a statement. Raises UnavailableError if something is missing that an earlier statement read."""
+        """Start a statement.
+
+        Raises UnavailableError if an earlier statement has read a table or column that no longer exists.
+        """
         try:
             return self._execute(connection)
         except MissingError as error:
@@ -247,8 +251,8 @@ class TableReader:
     def _find_offset_columns(self, columns: Sequence[JdbcColumn]) -> OffsetColumns:
         """Return the columns that make up a source offset.
 
-        Raises MissingError if an offset column of the last statement does not exist any more, or ConfigErrors if no
-        column can be used for another reason.
+        Raises MissingError if an offset column of the last statement no longer exists. Raises ConfigErrors for any
+        other problem with the offset columns.
         """
         try:
             return find_offset_columns(

@@ -1,7 +1,7 @@
-"""Converts the driver's rows to a batch's rows, one column at a time.
+"""Converts the driver's values in rows to the values of record fields, one column at a time.
 
-Columns that need no conversion are not changed. SQLite can store a value whose type is not its
-column's type. The error message about such a value contains the table, the column and the row.
+Columns that need no conversion are not changed. In SQLite, the type of a value may differ from the type of the value's
+column. The error message about such a value contains the table, the column and the row.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class RowConverter:
         self._conversions = [(index, column) for index, column in enumerate(columns) if column.convert is not None]
 
     def convert(self, rows: list[Row]) -> list[Row]:
-        """Convert `rows` to a batch's rows.
+        """Convert the driver's values in `rows` to the values of record fields, and return the converted rows.
 
-        Raises ConnectError for a value that cannot be converted and that `unmappable.values` does not
-        replace or skip.
+        If a value cannot be converted, the key `unmappable.values` may replace the value or skip the row. Otherwise,
+        raises ConnectError.
         """
         if self._check is not None:
             self._check(rows)

@@ -150,7 +150,10 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules for the database in `connection.url`, so that all tasks share the modules' memory."""
+        """Return the names of the modules that each task imports for the database in `connection.url`.
+
+        The platform imports these modules only once. All tasks then share the memory of the imported modules.
+        """
         from headrace_connectors.jdbc.writing.databases import modules_for
 
         return [__name__, *modules_for(props.get("connection.url", ""))]

@@ -322,7 +322,11 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         return not self._stopping.wait(seconds)
 
     def _list_tables(self) -> list[str]:
-        """Return the tables to read. Logs missing whitelisted tables, and warns if no table is selected."""
+        """Return the tables to read.
+
+        This method logs an error for each missing table of `table.whitelist`. If no table is missing and no table is
+        selected, this method logs a warning.
+        """
         all_tables = self._dialect.tables()
         existing = names_of_types(all_tables, self._config.table_types)
         database = self._dialect.url.database

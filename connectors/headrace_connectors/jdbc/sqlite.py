@@ -1,10 +1,12 @@
-"""SQLite dialect, with the standard library's driver. It checks the types of values, because SQLite does not.
+"""SQLite dialect, with the standard library's driver. The dialect checks the types of values, because SQLite does not.
 
-SQLite stores integers and floating-point numbers with 64 bits regardless of the declared type, so
-they are INT64 and FLOAT64. Timestamps are ISO 8601 text or milliseconds since the epoch. Order and
-compare timestamps with the SQL function that this module registers, not with SQLite's functions.
-SQLite's functions round to milliseconds and Python does not, so the connector would re-read a row
-forever if it mixed the two conversions.
+SQLite stores integers and floating-point numbers with 64 bits regardless of the declared type, so they are INT64 and
+FLOAT64. Timestamps are ISO 8601 text or milliseconds since the epoch.
+
+SQL statements must order and compare timestamps with the SQL function `headrace_microseconds`, which this module
+registers. `headrace_microseconds` is a Python function and does not round timestamps. SQLite's own functions round
+timestamps to milliseconds, but source offsets contain exact timestamps. With SQLite's own functions, a row's timestamp
+could therefore be larger than the row's source offset. The connector would then read this row again forever.
 """
 
 from __future__ import annotations
@@ -133,10 +135,11 @@ class SqliteDialect(Dialect):
         return ResultSet(rows, typed=True, matches_schema=not any(map(may_exceed_schema, columns)))
 
     def disable_fast_read(self, table: str) -> None:
-        """Read `table` without JSON from now on.
+        """Use a slower method to read `table` from now on. `table` is an empty string for the custom query.
 
-        `table` is the empty string if the source runs a custom query. If rows are already read without JSON, or come
-        from a custom query, read text that is not valid UTF-8 as bytes instead.
+        After the first call for a table, the dialect no longer reads the table's rows as JSON. After the second call,
+        the dialect returns bytes for text that is not valid UTF-8. The dialect never reads the custom query as JSON.
+        For the custom query, the first call therefore has the effect of the second call.
         """
         if not table or table in self._without_json:
             self._with_invalid_text.add(table)
@@ -293,7 +296,10 @@ class _DecodedRows:
 
 
 def _schema_version(connection: Connection) -> int:
-    """Return the number that SQLite increases with each DDL statement. In a transaction, it is that of the snapshot."""
+    """Return SQLite's schema version. Each DDL statement increases the schema version.
+
+    In a transaction, return the schema version of the transaction's snapshot.
+    """
     (version,) = connection.execute("PRAGMA schema_version").fetchone()
     return int(version)
 

@@ -40,8 +40,9 @@ class TimestampExpression:
     def bind_offset(self, offset: TimestampIncrementingOffset) -> Any:
         """Convert a source offset to a query parameter. The statement compares this expression with the parameter.
 
-        After a restart, the wall-clock time of the last row is unknown. If the offset's timestamp then corresponds to
-        two wall-clock times, the parameter is the earlier wall-clock time, so the task reads some rows again.
+        After a restart, the task knows the timestamp of the last row, but not the wall-clock time of the last row. If
+        clocks are set forward from 02:00 to 03:00, the wall-clock times 02:30 (skipped) and 03:30 have the same
+        timestamp. For this timestamp, the parameter is the earlier wall-clock time, so the task reads some rows again.
         """
         assert offset.timestamp is not None
         if self.zone is None:

@@ -63,14 +63,14 @@ _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 class JdbcColumn:
     """A column of a table or query.
 
-    `schema` is the schema of the record's field. `convert` converts the driver's value to the field's value, and is
-    None if the two are equal. `binary` is true if the driver returns the same value for binary and text format, so that
-    the faster binary format can be used. `is_unsupported` is true if the SQL type has no Connect type, so that the
-    column is read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits` is the number
-    of fractional-second digits that a timestamp column stores, or 0 if it is unknown. `is_set_by_database` is true if
-    the database is known to set the column to its current time. `is_declared_not_null` is true if the column is
-    declared as NOT NULL, but the database does not enforce this in all rows. Such a column is `nullable`. `declared` is
-    the SQL type for error messages.
+    `schema` is the schema of the record's field. `convert` converts the driver's value to the field's value. `convert`
+    is None if both values are equal. `binary` is true if the driver returns the same value in binary format and in text
+    format. The dialect can then use the faster binary format. `is_unsupported` is true if the SQL type has no Connect
+    type. The column is then read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits`
+    is the number of fractional-second digits that a timestamp column stores, or 0 if this number is unknown.
+    `is_set_by_database` is true if the database is known to set the column to the current time. `is_declared_not_null`
+    is true only if the column has a NOT NULL constraint and the database does not enforce this constraint in all rows.
+    `nullable` is then also true. `declared` is the SQL type for error messages.
     """
 
     name: str
@@ -90,7 +90,10 @@ class JdbcColumn:
 
     @property
     def identity_type(self) -> type | None:
-        """The type whose values `convert` returns unchanged, such as float, or None if `convert` is not a type."""
+        """`convert` itself if `convert` is a Python type such as `float`, otherwise None.
+
+        A Python type returns its own values unchanged. For example, `float(0.5)` is 0.5.
+        """
         return self.convert if isinstance(self.convert, type) else None
 
 

@@ -95,7 +95,7 @@ def validate(url: str) -> None:
 
 
 def validate_known(url: str) -> None:
-    """Raise ValueError if the URL is invalid, or if headrace has no dialect of its own for its database."""
+    """Raise ValueError if the URL is invalid, or if `SUPPORTED` does not contain the URL's kind of database."""
     if any(url.strip().lower().startswith(f"jdbc:{prefix}") for prefix in _OF_JAVA):
         kind = url.split(":")[1]
         raise ValueError(f"{kind} is not supported; supported databases are {', '.join(SUPPORTED)}")

@@ -25,8 +25,8 @@ _METADATA_SOURCES = ("topic", "partition", "offset", "timestamp")
 class TopicRows:
     """The rows of one topic in a micro-batch.
 
-    `kafka` has the columns of the Kafka source. `values` has the parsed values, and is None while the
-    topic's record layout is unknown.
+    `kafka` has the columns of the Spark data source `headrace_kafka`. `values` has the parsed values. `values` is None
+    if the columns of the topic's records are not known yet.
     """
 
     topic: str
@@ -112,9 +112,9 @@ class TopicRows:
     def to_table(self, columns: pa.Schema | None, *, metadata: bool) -> pa.Table | None:
         """Return rows for the table. If `metadata` is true, the first columns are the metadata columns.
 
-        `columns` are the columns of the table, or None if it does not exist yet. If the topic's record layout is
-        unknown because all records are tombstones, the rows have the columns of the table. In this case, returns None
-        if the table does not exist yet.
+        `columns` are the columns of the table, or None if the table does not exist yet. If all records are tombstones,
+        the columns of the topic's records may be unknown. The rows then have the columns of the table. If the table
+        does not exist yet either, returns None.
         """
         names, arrays = self._metadata() if metadata else ([], [])
         if self.values is not None:

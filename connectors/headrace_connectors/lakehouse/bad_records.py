@@ -55,9 +55,9 @@ class BadRecord:
 
 
 class BadRecordError(DataError):
-    """The error with which the task fails. All records before each partition's first bad record are loaded.
+    """The error with which the task fails because of bad records.
 
-    `first_bad_offsets` has the offset of each partition's first bad record.
+    `first_bad_offsets` has the offset of each partition's first bad record. The records before this offset are loaded.
     """
 
     def __init__(self, bad: Sequence[BadRecord]) -> None:
@@ -95,7 +95,8 @@ class BadRecordHandler:
     def handle(self, bad: Sequence[BadRecord]) -> BadRecordError | None:
         """Return None if the bad records are skipped. Otherwise, return the error that fails the task.
 
-        The caller raises the error after it has loaded the records before the bad records.
+        In each partition, the caller first loads the records with smaller offsets than the first bad record. Then the
+        caller raises the error.
         """
         if not bad:
             return None

@@ -1,9 +1,10 @@
 """Converts properties of Java consumers to properties of librdkafka, for the consumers in Spark's processes.
 
-Connect provides a sink's consumer properties with their Java names. Most connection and security
-keys have the same name in librdkafka. Keys about consumer groups, deserializers and polling are
-dropped, because the Kafka source assigns partitions itself. All other keys are dropped with a
-warning. This module has no I/O.
+Connect provides a sink's consumer properties with their Java names. Most connection and security properties have the
+same name in librdkafka. Some properties have another name or form in librdkafka, and this module converts them. This
+module drops properties about consumer groups, deserializers and polling, because the Spark data source `headrace_kafka`
+does not need them. For every other property that librdkafka does not support, this module returns a warning. This
+module has no I/O.
 """
 
 from __future__ import annotations

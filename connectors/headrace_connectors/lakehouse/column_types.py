@@ -66,7 +66,7 @@ _ENCODED_JSON = {"date": "integer", "timestamp": "long", "decimal": "binary"}
 
 
 class SchemaError(ValueError):
-    """A schema is malformed, or a table cannot store its values. The message contains the field's name."""
+    """A schema is malformed, or a table cannot store values with this schema. The message contains the field's name."""
 
 
 @dataclass(frozen=True, slots=True)

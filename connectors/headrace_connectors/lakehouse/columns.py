@@ -1,9 +1,9 @@
 """Builds the Spark select that parses the records of all topics in a micro-batch into typed columns.
 
-Topics with the same record layout form a topic group. Each topic group has one struct column, which
-is null in the rows of other topics, so that a micro-batch is read and parsed once for any number of
-tables. `from_json` runs in permissive mode. A payload that does not match its types does not fail
-the micro-batch. It is stored unparsed in the struct column's BAD_PAYLOAD field.
+Topics with the same `RecordLayout` form a topic group. Each topic group has one struct column. This column is null in
+the rows of other topics. Spark therefore reads and parses a micro-batch only once for any number of tables. `from_json`
+runs in permissive mode: if a payload does not match the types of the struct column, the micro-batch does not fail. The
+field BAD_PAYLOAD of the struct column then contains the unparsed payload.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TopicGroup:
     decimals_numeric: bool
 
     def parsed_names(self) -> list[str]:
-        """Return the names of the columns with parsed payloads, one for each variant."""
+        """Return the names of the Spark columns with the parsed payloads: one column for each element of `variants`."""
         return [f"{self.name}_{number}" for number in range(len(self.variants))]
 
 

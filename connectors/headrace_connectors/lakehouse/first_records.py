@@ -1,4 +1,7 @@
-"""Reads the first records of a topic's offset ranges in the task's process, to determine its record layout."""
+"""Reads the first records of a new topic, to determine the topic's `RecordLayout`.
+
+The task's process reads these records with a Kafka consumer, without Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A Spark data source that reads Kafka topics with confluent-kafka, in Python and without jars.
 
-One `KafkaStreamReader` runs in Spark's planner process and determines the end offset of each micro-batch
-(`latestOffset`). Pickled copies of this reader run in Spark's Python workers, and read their offset ranges as Arrow
-(`read`).
+Spark's driver starts a Python process for the data source. One `KafkaStreamReader` in this process determines the end
+offset of each micro-batch (`latestOffset`). Pickled copies of this reader run in Spark's Python workers, and read their
+offset ranges as Arrow (`read`).
 
 A micro-batch contains exactly the records between its start and end offsets, or the query fails. The query fails if the
 log no longer contains these offsets. Reasons are retention, truncation, and a topic that was deleted and created again.
@@ -52,7 +52,7 @@ class KafkaSource(DataSource):
 
 
 class KafkaStreamReader(DataSourceStreamReader):
-    """Plans micro-batches in Spark's planner process and reads offset ranges in Spark's Python workers."""
+    """Plans micro-batches in the driver's Python process, and reads offset ranges in Spark's Python workers."""
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec

@@ -68,7 +68,11 @@ class RecordPosition:
 
 @dataclass(frozen=True, slots=True)
 class LayoutVariant:
-    """A record layout, and the ids of the schemas whose records it parses. Without ids, it parses all records."""
+    """A variant of a topic's record layout.
+
+    If `schema_ids` is empty, Spark uses `layout` for all records of the topic. Otherwise, Spark uses `layout` only for
+    records with these schema ids.
+    """
 
     layout: RecordLayout
     schema_ids: frozenset[int] = frozenset()
@@ -93,8 +97,9 @@ class _ColumnsMismatchError(SchemaError):
 class _LearnedLayout:
     """The record layout learned from a topic's records.
 
-    `schema_ids` has the ids of each variant's schemas. Variants differ in the columns' defaults and in
-    `wrapped`. `required` has the required top-level columns of each schema id.
+    The topic's schemas may differ in the columns' defaults and in `RecordLayout.wrapped`. Each combination of both is a
+    variant of the record layout. `schema_ids` maps each variant, as a tuple (columns, wrapped), to the ids of the
+    variant's schemas. `required` maps each schema id to the required top-level columns of the schema.
     """
 
     layout: RecordLayout
@@ -128,7 +133,11 @@ class RecordLayouts:
         self._table_types: dict[str, Mapping[str, str]] = {}
 
     def set_table_columns(self, table: str, types: Mapping[str, str]) -> None:
-        """Store the columns of an existing table, as leaf types without the metadata columns."""
+        """Store the columns of an existing table.
+
+        `types` has the format that `leaf_types` returns. If lakehouse.metadata.columns=true, `types` does not contain
+        the metadata columns.
+        """
         self._table_types[table] = types
 
     def layout_of(self, topic: str, table: str) -> RecordLayout | None:
@@ -230,7 +239,8 @@ class RecordLayouts:
     def reads_decimals_as_numbers(self, layout: RecordLayout) -> bool:
         """Whether to parse the decimals of records with this layout as numbers.
 
-        The layout determines this after the first decimal, and the converter's configuration before the first decimal.
+        If `layout.decimals_numeric` is None, no decimal has been read yet, and the converter's configuration decides.
+        Otherwise, `layout.decimals_numeric` decides.
         """
         return self._decimals_numeric if layout.decimals_numeric is None else layout.decimals_numeric
 

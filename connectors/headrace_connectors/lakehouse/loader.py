@@ -79,10 +79,11 @@ class BatchLoader:
     ) -> dict[str, int]:
         """Load a micro-batch and return the number of rows added to each table.
 
-        Raises ConnectError if the micro-batch cannot be loaded. Raises BadRecordError after loading all
-        records before each partition's first bad record. The loader calls `commit_guard` before it
-        writes the tables. `commit_guard` raises an exception if the micro-batch must be cancelled.
-        Otherwise it returns a context manager that the loader holds while it writes the tables.
+        Raises ConnectError if the micro-batch cannot be loaded. If a bad record must fail the task, the loader first
+        loads the records with smaller offsets than each partition's first bad record, and then raises BadRecordError.
+        The loader calls `commit_guard` before it writes the tables. `commit_guard` raises an exception if the
+        micro-batch must be cancelled. Otherwise, `commit_guard` returns a context manager. The loader holds this
+        context manager while it writes the tables.
         """
         started = time.monotonic()
         added: dict[str, int] = {}
@@ -263,9 +264,9 @@ class BatchLoader:
     def _learn_decimal_formats(
         self, found: Iterable[TopicRows], bad: Iterable[dict[int, tuple[BadRecord, str | None]]]
     ) -> bool:
-        """Determine how decimals are encoded in unparsed payloads.
+        """Determine the encoding of decimals from the payloads that Spark could not parse.
 
-        Returns whether Spark must parse these payloads again.
+        Returns whether Spark must parse the micro-batch again, with another encoding.
         """
         learned = False
         for rows, records in zip(found, bad, strict=True):

@@ -1,7 +1,7 @@
-"""Determines the end offset of each micro-batch of the Kafka source, in Spark's planner process.
+"""Determines the end offset of each micro-batch of the Kafka source.
 
-The planner performs no I/O. `cluster` provides topics and log offsets, and `row_bytes` estimates the
-size of the next records.
+The planner runs in the Python process that Spark's driver starts for the Kafka source. The planner performs no I/O.
+`cluster` provides topics and log offsets, and `row_bytes` estimates the size of the next records.
 """
 
 from __future__ import annotations
@@ -95,10 +95,11 @@ class Planner:
         return {name: id_ for name, id_ in ids.items() if id_}, present
 
     def _check_offset(self, key: TopicPartition, offset: int, log_start: int, end: int) -> int:
-        """Return the offset at which to continue: `offset`, the next offset to load, if the log contains it.
+        """Return the offset at which the next micro-batch starts in the partition `key`.
 
-        The log of partition `key` starts at `log_start` and ends at `end`. If retention has deleted the record at
-        `offset` and lakehouse.fail.on.data.loss=false, return `log_start`. Otherwise, raise SourceError.
+        `offset` is the next offset to load. The partition's log starts at `log_start` and ends at `end`. If the log
+        contains `offset`, return `offset`. If retention has deleted the record at `offset` and
+        lakehouse.fail.on.data.loss=false, return `log_start`. Otherwise, raise SourceError.
         """
         if log_start <= offset <= end:
             return offset

@@ -1,4 +1,8 @@
-"""Runs the Spark query once, from the tables' offsets until the query fails, is stopped or is paused."""
+"""`LoadQuery`, one run of the Spark query.
+
+The run starts at the Kafka offsets that the tables contain. The run ends when the query fails, or when the task is
+stopped or paused.
+"""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class RangeReader:
                     self._close(key)
 
     def _open_pending(self) -> None:
-        """Open the pending ranges of partitions that have no open range."""
+        """For each partition of which no range is being read, start to read the next pending range."""
         added = []
         for range_ in list(self._pending):
             key = (range_.topic, range_.partition)
@@ -87,7 +87,7 @@ class RangeReader:
             self._open_pending()
 
     def _add_messages(self, messages: list[Message]) -> None:
-        """Add records to the buffers of their ranges, with one call per partition, and handle errors."""
+        """Add each partition's records to the buffer of this partition, and handle messages that contain an error."""
         by_partition: dict[tuple[str, int], list[Message]] = {}
         for message in messages:
             if message.error() is None:
@@ -121,7 +121,7 @@ class RangeReader:
 
 
 class _RangeBuffer:
-    """Buffers the records of one open range until they are returned as an Arrow batch."""
+    """Collects the received records of one offset range, until `build_batch` returns the records as an Arrow batch."""
 
     __slots__ = ("_offsets", "_payloads", "_reader", "_timestamps", "position", "range")
 

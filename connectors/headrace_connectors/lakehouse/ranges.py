@@ -38,10 +38,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSourceOffset:
-    """The Kafka source's position in all topics and partitions, which Spark calls an offset.
+    """The Kafka source's position in all topic partitions after a micro-batch. Spark calls this position an offset.
 
-    `next_offsets` has the offsets at which the next micro-batch starts. `starts` has the first offset of this
-    micro-batch in each partition where it does not start at the previous micro-batch's next offset.
+    `next_offsets` has the offset at which the next micro-batch starts in each partition. `starts` has the offset at
+    which this micro-batch starts, but only for some partitions. In all other partitions, this micro-batch starts at the
+    `next_offsets` of the previous micro-batch.
     """
 
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)

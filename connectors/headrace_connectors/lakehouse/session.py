@@ -149,7 +149,11 @@ class SparkProcess:
         return self.session
 
     def stop(self) -> None:
-        """Kill the JVM and close the session. Killing the JVM is safe, because only this process writes tables."""
+        """Kill the JVM and close the session.
+
+        Killing the JVM cannot damage a table, because the JVM does not write tables. The task's Python process writes
+        tables.
+        """
         self.kill()
         shutil.rmtree(self._local_dir, ignore_errors=True)
         if self.session is not None:

@@ -1,7 +1,8 @@
-"""The daemon that forks Spark's Python workers. It exits as soon as the task's process exits.
+"""The daemon that forks Spark's Python workers. When the process of the Connect task exits, the daemon exits, too.
 
-Spark runs this module as `python -m <this module> <worker module>`. pyspark's own daemon detects the
-exit of the JVM only after it has finished its imports, which take seconds on a busy machine.
+Spark runs this module as `python -m <this module> <worker module>`. The unmodified daemon of pyspark would detect only
+the exit of Spark's JVM, and only after the daemon has finished its imports. On a busy machine, these imports take
+seconds.
 """
 
 from __future__ import annotations

@@ -48,14 +48,19 @@ ListPage = Callable[..., ListedKeys]
 
 
 class BackupObject(NamedTuple):
-    """Up to three objects with the values, keys and headers of the same records."""
+    """The S3 objects of the same records: one with the values, one with the keys, and one with the headers.
+
+    Some of the three objects may be missing.
+    """
 
     series: SeriesId
     start: str
     values: str | None
-    """The key of the object with the values, or None if the values of these records are null."""
+    """The S3 key of the object with the values, or None if the values of these records are null."""
     keys: str | None
+    """The S3 key of the object with the record keys, or None if there is no such object."""
     headers: str | None
+    """The S3 key of the object with the record headers, or None if there is no such object."""
     done: int
     """The number of records that are already read."""
 
@@ -104,11 +109,11 @@ class BackupFinder:
         """Create a finder that lists objects with `list_page`, and parses their names with `names`.
 
         `root` is ``topics.dir`` with a delimiter at the end. `read_positions` returns the stored source offset of each
-        given series, or None. `share` is (number of this task, number of tasks).
+        given series, or None. `share` is (index of this task, number of tasks).
 
-        If `prefixes` is not empty, only keys that begin with one of the prefixes are read. No prefix may begin with
-        another prefix. `tombstones` is the name of the folders for records with null values, which contain only keys
-        and headers.
+        If `prefixes` is not empty, only objects with one of these key prefixes are read. No prefix may begin with
+        another prefix. `tombstones` is the name of the folders for records with null values. These folders contain only
+        objects with record keys and record headers.
         """
         self._list = list_page
         self._names = names
@@ -237,9 +242,10 @@ class BackupFinder:
             pending.append((name.offset, {name.side: key}))
 
     def _jump(self, series_id: SeriesId, last_key: str) -> str | None:
-        """Return a key to which the listing of a folder can skip after `last_key`, or None if it cannot skip any key.
+        """Return the key after which the listing of a folder can continue, or None if it cannot skip any keys.
 
-        `series_id` is the series of the object `last_key`.
+        `last_key` is the key of the object that was listed last. `series_id` is the series of this object. The listing
+        skips all keys between `last_key` and the returned key.
         """
         series = self._series.get(series_id)
         if series is None:  # a series of another task

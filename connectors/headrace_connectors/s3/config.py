@@ -32,19 +32,28 @@ _S3, _FILES, _PARTITIONS, _COMPAT = "S3", "Files", "Partitioner", "Accepted for 
 
 
 def format_name(text: str) -> str | None:
-    """Return json, bytearray or parquet for a class name with or without its package, or None for any other name."""
+    """Return json, bytearray or parquet, or None if the format is unknown.
+
+    `text` is the class name of the format, with or without its package.
+    """
     short = text.rsplit(".", 1)[-1].lower().removesuffix("format")
     return short if short in FORMATS else None
 
 
 def partitioner_name(text: str) -> str | None:
-    """Return the partitioner's name for a class name with or without its package, or None for any other name."""
+    """Return the partitioner's name in `PARTITIONERS`, or None if the partitioner is unknown.
+
+    `text` is the class name of the partitioner, with or without its package.
+    """
     short = text.rsplit(".", 1)[-1].removesuffix("Partitioner")
     return short if short in PARTITIONERS else None
 
 
 def extractor_name(text: str) -> str | None:
-    """Return Wallclock, Record or RecordField for an extractor's name or class name, or None for any other name."""
+    """Return Wallclock, Record or RecordField, or None if the timestamp extractor is unknown.
+
+    `text` is the name or the class name of the extractor.
+    """
     short = text.rsplit(".", 1)[-1].rpartition("$")[2].removesuffix("TimestampExtractor")
     return next((name for name in EXTRACTORS if name.lower() == short.lower()), None)
 

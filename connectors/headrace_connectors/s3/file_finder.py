@@ -4,7 +4,8 @@ Objects are read in the order of their modification times, and in the order of t
 of the key assigns each object to one of a fixed number of slots. Each slot has one source offset, which contains the
 last object that was read. The number of source offsets therefore does not depend on the number of objects. An object is
 read only when it is at least ``file.discovery.settle.ms`` old by the clock of the store, so that objects that appear at
-about the same time are read in order. A listing reads all keys, and keeps the oldest `BATCH_MAX` new objects.
+about the same time are read in order. A search lists all object keys, and keeps the `BATCH_MAX` unread objects with the
+earliest modification times.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def slot_of(key: str) -> int:
 
 
 class FileFinder:
-    """Finds the objects that are assigned to one task by the hashes of their keys."""
+    """Finds the objects that are assigned to one task. The hash of an object's key determines the task."""
 
     def __init__(
         self,
@@ -57,11 +58,12 @@ class FileFinder:
     ) -> None:
         """Create a finder that lists objects with `list_page`.
 
-        `positions` are the stored source offsets by slot. `share` is (number of this task, number of tasks).
+        Each object belongs to a slot (see `slot_of`). Each slot is a source partition with one source offset.
+        `positions` maps slots to their stored source offsets. `share` is (index of this task, number of tasks).
 
-        Only keys that begin with one of `prefixes` are read. No prefix may begin with another prefix. `topic_of`
-        returns the topic for an object's key, or None to skip the object. Objects that were modified before
-        `starting_ms` are skipped, and an object is read only when it is at least `settle_ms` old.
+        Only objects with one of the key prefixes `prefixes` are read. No prefix may begin with another prefix.
+        `topic_of` returns the topic for an object's key, or None to skip the object. Objects that were modified before
+        `starting_ms` are skipped. An object is read only when it is at least `settle_ms` old.
         """
         self._list = list_page
         self._prefixes = prefixes

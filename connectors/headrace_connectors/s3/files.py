@@ -25,14 +25,17 @@ class Encoded:
     offsets: Sequence[int]
     is_tombstone: bool
     sides: Sequence[tuple[Schema | None, Sequence[Any]]]
-    """For each file of a directory, the schema that all its records must share, and one encoded item per record."""
+    """One pair (schema, encoded items) for each of the files with values, keys and headers.
+
+    If the schema is not None, all records of the file must have this schema. There is one encoded item per record.
+    """
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     @property
     def schemas(self) -> Sequence[Schema | None]:
-        """The schema of the records' values, followed by the schema of each file of a directory.
+        """The schema of the records' values, followed by the schemas in `sides`.
 
         If any of these schemas changes, new files are started.
         """
@@ -127,9 +130,10 @@ class PartitionFiles:
     def _slices(
         self, count: int, directories: str | Sequence[str], timestamps: Sequence[int] | None
     ) -> Iterator[tuple[str, int, int]]:
-        """Yield (directory, start, end) for each run of records that belong to the same files.
+        """Split `count` records into ranges that belong to the same files. Yield (directory, start, end) per range.
 
-        `start` and `end` are indexes below `count`. Before each run, the open files are completed if they are due.
+        `start` is the index of the first record, and `end` is the index after the last record. If the open files are
+        due, this method completes them before it yields the next range.
         """
         start = 0
         while start < count:

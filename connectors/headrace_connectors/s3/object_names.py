@@ -1,8 +1,11 @@
 """Names of the objects that the S3 sink writes, and their order. This module has no I/O.
 
 The name of an object is ``<topic>+<partition>+<first offset>[.keys|.headers]<extension>``. The sink pads the offset
-with zeros. Names whose offsets have a leading zero sort like their offsets, so a listing can continue after a given
-offset. Names whose offsets have no leading zero must all be listed, and then sorted by offset.
+with zeros to a minimum width. A padded offset begins with a zero.
+
+A bucket lists names in lexicographic order. The lexicographic order of padded offsets is their numeric order, so a
+listing can continue after a given padded offset. The lexicographic order of other offsets can differ from their numeric
+order. Names with other offsets must therefore all be listed, and then sorted by offset.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class BackupNames:
     """Parses and creates object names whose parts are separated by a delimiter."""
 
     def __init__(self, delimiter: str, extension: str) -> None:
-        """`extension` is the extension of objects with values, such as ``.json``."""
+        """`extension` is the extension of the objects that contain record values, for example ``.json``."""
         self._delimiter = delimiter
         between = re.escape(delimiter)
         self._rest = re.compile(rf"(\d+){between}(\d+)(?:\.(keys|headers))?(\.\S+)")
@@ -70,7 +73,10 @@ def is_padded(offset: str) -> bool:
 
 
 def after_series(prefix: str) -> str:
-    """Return a key that sorts after all keys of the series with this prefix."""
+    """Return a key that sorts after the keys of all objects of a series (see `SeriesId`).
+
+    The keys of these objects begin with `prefix`.
+    """
     return prefix + ":"  # a colon follows the digit 9 in ASCII
 
 

@@ -92,7 +92,8 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 class ParquetFormat(FileFormat):
     """Writes Parquet files with one column for each field of the values, in row groups of 10,000 rows.
 
-    Rows of an incomplete row group are in a second spool, so that the task's memory limit includes them.
+    Each file has two spools. One spool buffers the row groups of the file, and the other spool buffers the rows of the
+    incomplete row group. The task's memory limit (`buffer.memory.bytes`) applies to both spools.
     """
 
     def __init__(self, spool: Spool, config: S3SinkConfig) -> None:

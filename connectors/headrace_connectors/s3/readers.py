@@ -38,9 +38,10 @@ class Items(NamedTuple):
 
 
 class ItemReader(ABC):
-    """Reads the items of one object: values, keys or headers.
+    """Reads the items of one object: record values, record keys or record headers.
 
-    The readers of values, keys and headers prepare items, so that the task can take the same number from each of them.
+    The values, keys and headers of the same records have separate readers. The method `prepare` reads items in advance.
+    The task can then take the same number of items from each reader.
     """
 
     schema: Schema | None = None
@@ -52,7 +53,7 @@ class ItemReader(ABC):
         self._error: DataError | None = None
 
     def prepare(self, count: int) -> int:
-        """Prepare `count` items, or fewer at the end or before invalid data. Return the number of prepared items."""
+        """Read `count` items in advance, or fewer at the end or before invalid data. Return the number of items."""
         while len(self._prepared) < count and self._error is None and not self._is_exhausted():
             items = self._items(count - len(self._prepared))
             try:
@@ -62,12 +63,12 @@ class ItemReader(ABC):
         return min(count, len(self._prepared))
 
     def take(self, count: int) -> Items:
-        """Return the next `count` items, which must be prepared."""
+        """Return the next `count` items. The caller must have prepared these items with `prepare`."""
         taken, self._prepared = self._prepared[:count], self._prepared[count:]
         return Items(self.schema, taken)
 
     def ends_after(self, count: int) -> bool:
-        """Whether the object ends after the next `count` items, which must be prepared."""
+        """Whether the object ends after the next `count` items. The caller must have prepared these items."""
         return len(self._prepared) == count and self._error is None and self._is_exhausted()
 
     def raise_error(self) -> None:
@@ -251,7 +252,10 @@ def reader_for(body: Body, key: str, form: Format, convert: Callable[[Any], Any]
 
 
 def side_format_name(key: str) -> str:
-    """Return the format of an object with keys or headers. The key's extension determines the format."""
+    """Return the format of an object that contains record keys or record headers.
+
+    `key` is the S3 key of the object. The extension of the S3 key determines the format.
+    """
     plain = key.removesuffix(".gz")
     if plain.endswith(".parquet"):
         return "parquet"

@@ -51,7 +51,7 @@ class _Side(NamedTuple):
 
 
 class _File(NamedTuple):
-    """The file with the values, the keys or the headers of the records in a directory."""
+    """A file that becomes one object of the bucket. It contains record values, record keys or record headers."""
 
     upload: ObjectUpload
     format: FileFormat
@@ -79,7 +79,7 @@ class DirectoryFiles:
         return any(file.upload.full_parts > 1 for file in self.files)
 
     def upload_full_parts(self) -> None:
-        """Upload the parts that are complete while the files are still open."""
+        """Upload the complete parts of the files. The files stay open."""
         for file in self.files:
             file.upload.upload_full_parts()
 
@@ -154,7 +154,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             raise RecordErrors(errors)
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the offset of each partition's first record that is not uploaded, or else its offset in `offsets`.
+        """Return the next offset to commit for each partition. All records before this offset are uploaded.
+
+        If a partition has records that are not uploaded, return the offset of the first of these records. Otherwise,
+        return the partition's offset in `offsets`.
 
         If an upload has failed with a fatal error, the next `put` raises this error, because an error of `pre_commit`
         does not fail the task.
@@ -403,7 +406,7 @@ def _all_of(files: PartitionFiles) -> set[DirectoryFiles]:
 
 
 def _sides(config: S3SinkConfig) -> list[_Side]:
-    """Return the kinds of files that each directory has, beginning with the file of the values."""
+    """Return the kinds of files in each directory: values first, then keys and headers if the sink stores them."""
     found = [("", "value", config.format_class, _values)]
     found += [(".keys", "key", config.keys_format_class, _keys)] if config.store_keys else []
     found += [(".headers", "header", config.headers_format_class, _headers)] if config.store_headers else []

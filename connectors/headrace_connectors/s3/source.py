@@ -197,9 +197,10 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             raise
 
     def _open_object(self, key: str, format_name: str, convert: Any = None) -> ItemReader:
-        """Return a reader for an object, which calls `convert` for each item.
+        """Return a reader for the object with this key. The reader calls `convert` for each item.
 
-        Raises DataError if an object with record keys or headers was deleted after it was listed.
+        The object may have been deleted after it was listed. If the deleted object contains the record keys or headers
+        for another object with record values, raises DataError. Otherwise, raises MissingObjectError.
         """
         from headrace_connectors.s3.bucket import MissingObjectError
 

@@ -17,7 +17,10 @@ _ANY_LAYOUT = "the connector finds objects in any directory layout"
 
 
 def source_format_name(text: str) -> str | None:
-    """Return json, bytearray, parquet or string for a class name, or None for any other name."""
+    """Return json, bytearray, parquet or string, or None if the format is unknown.
+
+    `text` is the class name of the format, with or without its package.
+    """
     short = text.rsplit(".", 1)[-1].removeprefix("CloudStorage").lower().removesuffix("format")
     return short if short in _FORMATS else None
 
@@ -205,7 +208,7 @@ class S3SourceConfig(S3ConnectionConfig):
 
     @property
     def extension(self) -> str:
-        """The extension that a sink with this format gives to objects with values."""
+        """The extension of the objects in which a sink with this format stores record values."""
         name = source_format_name(self.format_class)
         return {"json": ".json", "parquet": ".parquet", "string": ".txt"}.get(name or "", self.bytes_extension)
 

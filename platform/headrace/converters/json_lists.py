@@ -2,8 +2,9 @@
 
 msgspec parses each text into an object with one slot per field, and checks types and ranges. Each slot then becomes a
 column. The values are identical to those of `headrace.converters.json_decoding`, the reference implementation. If
-msgspec rejects a list, `json_decoding` decodes the list value by value. A rejected list contains invalid values, values
-in a form that only `from_json` supports, or maps with different keys.
+msgspec rejects a list, `json_decoding` decodes the list value by value. A rejected list contains invalid values, or
+values in a form that only `from_json` supports. Maps without a schema become columns only if all maps of the list have
+the same keys.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Encodes columnar values as JSON with a template: the JSON that all records have in common is encoded only once.
 
-All records must have the same values, except in one column of strings. For example, the records are the lines of a file
-to which transforms added constant fields. The column of strings is encoded in one call. The producer adds the template
-before and after each value when it builds record batches. `headrace.data.json_encoding` encodes all other values, and
-produces the same bytes.
+Values fit a template if the records differ in only one column, and this column contains strings. For example, each
+record contains a line of a file and the constant fields that transforms added. The column of strings is encoded in one
+call. The producer adds the template before and after each string when it builds record batches. If the values do not
+fit a template, `headrace.data.json_encoding` encodes them. For the same values, both modules produce the same bytes.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Batch:
 
     @property
     def has_null_values(self) -> bool:
-        """Whether at least one value is null. Values in columnar form are never null."""
+        """Whether at least one record has a null value. In a columnar form, no record has a null value."""
         return self.compact is None and None in self.values
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The errors that `headrace.data` raises. `headrace.api.errors` defines the other plug-in errors."""
+"""The errors that `headrace.data` raises. The module `headrace.api.errors` defines all other errors for plug-ins."""
 
 from __future__ import annotations
 

@@ -124,8 +124,9 @@ def hash_map_order(keys: Iterable[str]) -> tuple[str, ...]:
 def hash_map_copy_order(keys: Iterable[str], added: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the iteration order of the copy ``new HashMap<>(map)`` after the keys `added` were put into the copy.
 
-    `keys` are the keys of the original map, in its iteration order. The hash table of the copy has the smallest size
-    for these keys, and doubles when it is more than 3/4 full. A map that was not copied has at least 16 buckets.
+    `keys` are the keys of the original map, in the iteration order of the original map. Java gives the hash table of
+    the copy the smallest size that is sufficient for `keys`, and doubles the size when the table is more than 3/4 full.
+    A HashMap that is not created as a copy has at least 16 buckets (see `hash_map_order`).
     """
     copied = tuple(keys)
     buckets = 1

@@ -1,8 +1,8 @@
 """Encodes whole lists of Connect values as JSON text, byte for byte as Jackson does for Kafka's JsonConverter.
 
-For structs, msgspec validates and encodes all rows at once. If fields need a conversion, generated Python code performs
-the conversion. If this fast path does not support a list, `encode_list` encodes value by value with
-`headrace.data.json_values`, the reference implementation.
+In a batch, a STRUCT value is a row: a tuple of the field values. msgspec validates and encodes all rows of a list at
+once. If fields need a conversion, generated Python code performs the conversion. If this fast path does not support a
+list, `encode_list` encodes value by value with `headrace.data.json_values`, the reference implementation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def encode_schema(schema: Schema, options: EncodingOptions) -> bytes:
 def encode_list(
     schema: Schema | None, values: list[Any], options: EncodingOptions, *, is_checked: bool = False
 ) -> list[bytes]:
-    """Return the JSON text of each value. A struct may be a row or a `Struct`.
+    """Return the JSON text of each value. A STRUCT value is a row (a tuple of the field values) or a `Struct` object.
 
     If `is_checked` is true, the values are known to match the schema. Otherwise this function raises RecordErrors,
     which contains an error for each value that does not match the schema.
@@ -80,7 +80,11 @@ def _encode_one_by_one(
 
 
 def java_escapes(text: bytes) -> bytes:
-    r"""Convert escapes to Jackson's form: ``\u001F`` in upper case, and two surrogates for characters above U+FFFF."""
+    r"""Return JSON text with the same escapes as in Jackson's JSON text.
+
+    An escape such as ``\u001f`` becomes ``\u001F``. Each unescaped character above U+FFFF becomes a pair of escaped
+    surrogates, for example ``\uD83D\uDE00``.
+    """
     if b"\\" in text and b"\\u00" in text:  # the first test is a fast memchr and usually fails
         text = _lower_hex.sub(lambda match: match[0] if match[1] is None else b"\\u00" + match[1].upper(), text)
     return text if text.isascii() else _four_bytes.sub(_surrogates, text)
@@ -115,7 +119,10 @@ def list_encoder(schema: Schema | None, options: EncodingOptions, is_checked: bo
 
 
 def _encode_schemaless(values: list[Any]) -> list[bytes] | None:
-    """Encode flat maps of strings to strings, integers, booleans and nulls; return None for all other values."""
+    """Encode a list of flat maps. If the list contains any other value, return None for the whole list.
+
+    The keys of a flat map are strings. Its values are strings, integers, booleans and nulls.
+    """
     for value in values:
         if type(value) is not dict or not _PLAIN_TYPES.issuperset(map(type, value.values())):
             return None

@@ -101,8 +101,9 @@ class Struct(_Mapping):
     def matches_schema(self, schema: Schema) -> bool:
         """Whether this struct is a valid value of `schema`.
 
-        The struct's own schema must equal `schema`. If `schema` has a default value, equal fields are sufficient,
-        because this struct may be the default value. It is created before `schema`, with a schema without a default.
+        The struct's own schema must equal `schema`. If `schema` has a default value, only the fields must be equal,
+        because this struct may be the default value. A default value is created before `schema`, so the own schema of
+        the default value has no default.
         """
         own = self.schema
         return own is schema or own == schema or (schema.default is not None and own.fields == schema.fields)
@@ -138,7 +139,7 @@ def contains_struct(schema: Schema | None) -> bool:
 
 
 def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert structs in the values to rows; return the same list if the schema contains no struct."""
+    """Convert the `Struct` objects in the values to rows. If the schema contains no struct, return the same list."""
     if not contains_struct(schema):
         return values
     convert = row_converter(schema)
@@ -146,7 +147,7 @@ def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
 
 
 def from_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert rows in the values to structs; return the same list if the schema contains no struct."""
+    """Convert the rows in the values to `Struct` objects. If the schema contains no struct, return the same list."""
     if not contains_struct(schema):
         return values
     convert = struct_converter(schema)
@@ -159,7 +160,10 @@ def _identity(value: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
-    """Return the function that converts structs in a value of this schema to rows, the form that batches use."""
+    """Return a function for values of this schema. The function converts `Struct` objects in a value to rows.
+
+    Batches contain rows.
+    """
     if schema is None or not contains_struct(schema):
         return _identity
     if schema.type is not Type.STRUCT:
@@ -187,7 +191,10 @@ def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
 
 @lru_cache(maxsize=1024)
 def struct_converter(schema: Schema | None) -> Callable[[Any], Any]:
-    """Return the function that converts rows in a value of this schema to structs, the form that records use."""
+    """Return a function for values of this schema. The function converts rows in a value to `Struct` objects.
+
+    Record objects, for example `SourceRecord`, contain `Struct` objects.
+    """
     if schema is None or not contains_struct(schema):
         return _identity
     if schema.type is not Type.STRUCT:

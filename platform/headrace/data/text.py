@@ -23,9 +23,10 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def java_string(value: Any, schema: Schema | None = None) -> str:
-    """Return the text of one value. Pass the schema of rows and of FLOAT32 values.
+    """Return the text of one value. If the value is a row or a FLOAT32 number, pass its schema.
 
-    Without a schema, the text of a row has no field names, and a Python float is formatted as FLOAT64.
+    A row is a tuple of the field values of a struct. Without a schema, the text of a row has no field names, and a
+    Python float is formatted as FLOAT64.
     """
     return formatter(schema)(value)
 
@@ -88,7 +89,10 @@ _BY_CLASS: dict[type, Callable[[Any], str]] = {
 
 @lru_cache(maxsize=1024)
 def formatter(schema: Schema | None) -> Callable[[Any], str]:
-    """Return the function that formats values with this schema. A struct may be a row or a `Struct`."""
+    """Return the function that formats values of this schema.
+
+    A STRUCT value is a row (a tuple of the field values) or a `Struct` object.
+    """
     if schema is None or is_logical(schema):
         return _text_by_class
     if schema.type is Type.FLOAT32:

@@ -23,7 +23,7 @@ class ValueReplacer:
     """
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
-        """Compile a pattern of the values, which are the keys of `replacements` and must not be empty strings."""
+        """`replacements` maps each value that is searched for to its replacement. No value may be an empty string."""
         self._replacements = {
             form: replacement for value, replacement in replacements.items() for form in _escaped_forms(value)
         }
@@ -32,7 +32,7 @@ class ValueReplacer:
         self._pattern = re.compile("|".join(map(_whole_words, forms)) or r"(?!)")
 
     def replace(self, text: str) -> str:
-        """Return the text with each value in `replacements` replaced."""
+        """Replace all values that the text contains, and return the new text."""
         return self._pattern.sub(lambda found: self._replacements[found[0]], text)
 
 

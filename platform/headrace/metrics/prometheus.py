@@ -30,7 +30,7 @@ class _Attribute:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The metric's name in jmx_exporter's rules, and Confluent's name."""
+        """The name of the metric in jmx_exporter's rules, and the name that Confluent uses for the metric."""
         return f"kafka_connect_{self.group}_{self.name}", f"kafka_connect_{self.group}_metrics_{self.name}"
 
 
@@ -191,9 +191,10 @@ def _statuses(metrics: WorkerMetrics) -> Iterator[Metric]:
 
 
 def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield one metric for each name in `attribute.names`. It has the value of each task that has the counter.
+    """Yield one metric for each name in `attribute.names`. These metrics have the same values.
 
-    `types` has the type of each connector, source or sink.
+    Each metric has one value per task: the task's counter `attribute.counter`. Tasks without this counter are omitted.
+    `types` maps the name of each connector to its type, source or sink.
     """
     only_type = {"source_task": "source", "sink_task": "sink"}.get(attribute.group)
     family_class = _family_class(attribute.name)

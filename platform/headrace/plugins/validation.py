@@ -94,12 +94,13 @@ def validate_connector(
 ) -> Validation:
     """Validate a connector's configuration, in which all variables except `unresolved` are already resolved.
 
-    `originals` is the configuration with its variables: the result shows the variables and never their values. If
-    `plugin` is given, ``connector.class`` must name the same plug-in. `client_overrides` returns the problems of the
+    `originals` is the same configuration with its variables. The result contains the variables and never their values.
+    If `plugin` is given, ``connector.class`` must name the same plug-in. `client_overrides` returns the problems of the
     client overrides: for each problem the key, the message, and True for an error or False for a warning.
 
-    If the connector class is missing or not found, the result contains this error, and the errors of the keys that all
-    connectors have. Raises ConnectError if `plugin` is not found, or if ``connector.class`` names another plug-in.
+    If the connector class is missing or not found, the result contains this error. The result then also contains the
+    errors of the configuration keys that are common to all connectors. Raises ConnectError if `plugin` is not found, or
+    if ``connector.class`` names another plug-in.
     """
     problems: list[ConfigError] = []
     connector_class = _connector_class(props, plugin, problems)
@@ -398,10 +399,10 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
 
 
 def _report_unresolved(result: Validation, unresolved: Sequence[UnresolvedVariable]) -> None:
-    """Report unresolved variables: as errors if the configuration has other errors, and otherwise as warnings.
+    """Report unresolved variables as errors if the configuration has other errors, and otherwise as warnings.
 
-    As in Kafka Connect, an unresolved variable alone is not an error: the value of the key contains the variable. But
-    it may be the cause of another error, for example of a failed authentication.
+    As in Kafka Connect, an unresolved variable alone is not an error. The configuration value then contains the text of
+    the variable. But an unresolved variable may cause another error, for example a failed authentication.
     """
     if not result.errors:
         result.warnings += map(str, unresolved)

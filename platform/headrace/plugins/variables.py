@@ -2,7 +2,8 @@
 
 Examples: ``${env:NAME}``, ``${file:/etc/secrets.properties:key}``, ``${directory:/run/secrets:filename}``. Stored and
 displayed configurations contain the variables; they are resolved when a connector or task starts. A variable whose
-provider or key is unknown is left unchanged. A value that a provider returns with a time to live expires (KIP-297).
+provider or key is unknown is left unchanged. A provider may return a value together with a time to live (KIP-297). The
+value expires after this time.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class ConfigResolver:
 
     @classmethod
     def from_worker(cls, worker: Mapping[str, str]) -> ConfigResolver:
-        """Create a resolver with the providers that ``config.providers`` in the worker's properties names.
+        """Create a resolver with the providers in ``config.providers``. `worker` contains the worker's properties.
 
         Raises ConfigError, ConfigErrors.
         """

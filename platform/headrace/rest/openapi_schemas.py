@@ -1,4 +1,4 @@
-"""The JSON schemas of the REST API's request and response bodies, and its query parameters. This module has no I/O."""
+"""The JSON schemas for the request bodies, response bodies and parameters of the REST API. This module has no I/O."""
 
 from __future__ import annotations
 

@@ -111,8 +111,9 @@ async def _check_sender(request: Request) -> None:
 def _aborted_response(method: str) -> Response:
     """Return the response to a request that the worker's shutdown has interrupted.
 
-    A worker that forwards a request sends it again if the response has the text of WorkerStoppingError. Unless `method`
-    is GET, the request may have been executed, so the response has another text.
+    Another worker may have forwarded the request. If the response has the text of WorkerStoppingError, that worker
+    sends the request again. The response to a GET request has this text, because a GET request may be executed twice.
+    The response to any other request has a different text, because that request may already have been executed.
     """
     stopping = str(WorkerStoppingError())
     return error_response(500, stopping if method == "GET" else f"{stopping}; the request may have been executed")

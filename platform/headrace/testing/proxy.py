@@ -252,9 +252,10 @@ class _RejectedBatches:
             self._rejected.setdefault(sequence, (base_sequence, error))
 
     def error_for(self, request: Request[Any] | None) -> ErrorCode | None:
-        """Return the error for a request that contains a batch after a rejected batch, otherwise None.
+        """Return the error with which the proxy must reject `request`, or None.
 
-        If a rejected batch is sent again, remove it from the rejected batches.
+        The proxy must reject a request if one of its batches has a larger sequence number than a rejected batch of the
+        same producer and partition. If a rejected batch is sent again, remove it from the rejected batches.
         """
         if not self._rejected or not isinstance(request, ProduceRequest):
             return None

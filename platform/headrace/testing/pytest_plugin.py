@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def kafka_broker_config() -> dict[str, str]:
-    """The configuration of the fixture `kafka_broker`; override this fixture to change it."""
+    """The configuration of the fixture `kafka_broker`. To change it, override the fixture `kafka_broker_config`."""
     return {}
 
 
@@ -33,7 +33,7 @@ def kafka_broker(kafka_broker_config: dict[str, str]) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def connect_worker_config() -> dict[str, str]:
-    """The configuration of the fixture `connect_worker`; override this fixture to change it."""
+    """The configuration of the fixture `connect_worker`. To change it, override the fixture `connect_worker_config`."""
     return {}
 
 

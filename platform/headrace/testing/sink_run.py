@@ -53,7 +53,10 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class LostPut:
-    """A fault: call number `put` of the method `put` succeeds, but the platform repeats it with the same records."""
+    """A fault: the platform repeats a successful call of the task's method `put`, with the same records.
+
+    The field `put` is the number of the call (the first is 1).
+    """
 
     put: int
 

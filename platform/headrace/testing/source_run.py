@@ -127,7 +127,11 @@ def run_source(
 
 @dataclass
 class _Progress:
-    """The progress of one task: what all its instances have written, and the faults that are not due yet."""
+    """The state of one task's run. If a fault kills the task, the restarted task continues with the same state.
+
+    `records` is the number of acknowledged records, and `batches` is the number of written batches. `faults` are the
+    faults that are not due yet.
+    """
 
     wanted: int
     idle_s: float

@@ -38,9 +38,10 @@ class ConnectorContext:
 
 
 def connector_class_of(plugin: type[Any]) -> type[Connector[Any]]:
-    """Return the connector class of a plug-in. Raises TypeError for a class of another kind.
+    """Return the connector class of a plug-in.
 
-    If `plugin` is a connector class, return `plugin`. If it is a task class, return the connector class of the task.
+    If `plugin` is a connector class, return `plugin`. If `plugin` is a task class, return the connector class of the
+    task. Raises TypeError for any other class.
     """
     if issubclass(plugin, Connector):
         return plugin

@@ -1,4 +1,4 @@
-"""A clock and task contexts for tests of tasks in memory: waits return at once and advance the clock."""
+"""A clock and task contexts for tests that run tasks without a worker. Waits return at once and advance the clock."""
 
 from __future__ import annotations
 

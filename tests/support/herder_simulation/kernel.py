@@ -157,7 +157,7 @@ class Process:
 
 
 class Event:
-    """A flag that processes wait for."""
+    """A flag. A process can wait until the flag is set."""
 
     def __init__(self) -> None:
         self.is_set = False

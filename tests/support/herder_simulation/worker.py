@@ -62,7 +62,7 @@ class SimulatedWorker:
         self._heartbeats: Process | None = None
         self._timer: Timer | None = None
         self._failed_reads = 0
-        self._stopped = Future()  # completes at each end of an instance
+        self._stopped = Future()  # completes each time a connector or task ends
         self._submissions: dict[str, Process] = {}
         self._is_writing = False
         self._written = Future()
@@ -102,13 +102,16 @@ class SimulatedWorker:
         self._start_membership()
 
     def crash(self) -> None:
-        """End the process and its instances at once."""
+        """Kill the process as SIGKILL does. Its connectors and tasks end immediately."""
         self.trace("crashes")
         self.scope.is_dead = True
         self.world.end_all(self)
 
     def pause(self) -> None:
-        """Pause the process as SIGSTOP does. Its instances still count as running after its session expires."""
+        """Pause the process as SIGSTOP does.
+
+        The connectors and tasks of the process count as running, even after the worker's session has expired.
+        """
         self.trace("is paused")
         self.scope.is_paused = True
 
@@ -403,7 +406,7 @@ class SimulatedWorker:
             yield max(self.max_delay_ms / 10, 100)
         self._start_membership()
 
-    # Instances (herder/instances.py)
+    # Connectors and tasks (herder/instances.py)
 
     def carry_out(self, effects: Sequence[instance_effects.Effect]) -> None:
         """Execute effects of the herder's state machine."""
@@ -437,7 +440,7 @@ class SimulatedWorker:
         if self.world.has_faults and self.kernel.rng.random() < 0.03:
             self.world.end(self, id_)
             self.carry_out(self.herder.start_failed(id_, "simulated failure"))
-            self._notify_stopped()  # if the start is no longer wanted, its failure ends the instance
+            self._notify_stopped()  # if the start is no longer wanted, its failure ends the connector or task
             return
         if id_.task is not None:
             self.scope.spawn(self.world.process_records(self, instance))

@@ -1,4 +1,4 @@
-"""The simulated group: brokers, workers, running instances, users' requests and faults, and the checks of a run."""
+"""Simulates a group: brokers, workers, connectors, tasks, requests of users, and injected faults. Checks each run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class Running:
     has_ended: bool = False
     is_stopping: bool = False
     has_overlapped: bool = False
-    """Another worker ran the same instance at that time; the one without membership may commit old offsets."""
+    """At the same time, another worker ran the same connector or task.
+
+    The worker without a membership may commit old offsets.
+    """
 
 
 @dataclass
@@ -298,10 +301,13 @@ class World:
         del sender
         return (yield answer)
 
-    # Instances
+    # Connectors and tasks
 
     def begin(self, worker: SimulatedWorker, id_: InstanceId, config: Mapping[str, str], *, is_paused: bool) -> Running:
-        """Add an instance. Raises Violation if another worker runs it and neither worker has lost its membership."""
+        """Record that a worker starts a connector or task.
+
+        Raises Violation if another worker runs the same connector or task, and neither worker has lost its membership.
+        """
         key = worker, id_.connector, id_.task
         if key in self.running:
             raise Violation(f"{worker.name} started {id_.name} twice")
@@ -331,13 +337,13 @@ class World:
         return self.kernel.now_ms - removed_ms <= _NOTICE_MS
 
     def stop_begins(self, worker: SimulatedWorker, id_: InstanceId) -> None:
-        """Record that a worker begins to stop an instance."""
+        """Record that a worker begins to stop a connector or task."""
         instance = self.running.get((worker, id_.connector, id_.task))
         if instance is not None:
             instance.is_stopping = True
 
     def end(self, worker: SimulatedWorker, id_: InstanceId) -> None:
-        """Remove an instance."""
+        """Remove a connector or task."""
         instance = self.running.get((worker, id_.connector, id_.task))
         if instance is not None and instance.id == id_:
             worker.trace(f"ended {id_.name}")
@@ -345,7 +351,7 @@ class World:
             del self.running[worker, id_.connector, id_.task]
 
     def end_all(self, worker: SimulatedWorker) -> None:
-        """Remove all instances of a worker that crashed."""
+        """Remove the connectors and tasks of a crashed worker."""
         for key in [key for key in self.running if key[0] is worker]:
             self.running.pop(key).has_ended = True
 
@@ -472,7 +478,7 @@ class World:
             if key not in wanted:
                 raise Violation(f"{key} runs, but should not")
             if len(running) <= 1 and any(_is_failed(each, key) for each in self.workers.values()):
-                continue  # the instance, or the connector that generates the task's configuration, has failed to start
+                continue  # the connector, the task, or the connector of the task has failed to start
             if len(running) != 1:
                 raise Violation(f"{key} should run exactly once, but runs {len(running)} times")
             config, is_paused = wanted[key]

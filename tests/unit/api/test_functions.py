@@ -75,7 +75,9 @@ def test_generator_is_not_advanced_while_the_connector_is_paused() -> None:
     assert EVENTS == [0, 1, 2, 3]
 
 
-def test_generator_that_yields_a_waiting_time_is_advanced_when_the_time_has_passed() -> None:
+def test_generator_is_advanced_again_after_its_waiting_time() -> None:
+    """The generator yields `wait(seconds)`."""
+
     @source
     def slow(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 0)

@@ -29,7 +29,8 @@ def validate(directory: Path, connector: dict[str, str], worker: dict[str, str] 
     return result.exit_code, [line.removeprefix(f"{arguments[1]}: ") for line in result.output.splitlines()]
 
 
-def test_errors_in_client_overrides_table_names_and_other_keys_are_reported_together(tmp_path: Path) -> None:
+def test_validate_command_reports_all_errors_of_a_configuration_together(tmp_path: Path) -> None:
+    """The errors concern client overrides, a table name and other configuration keys."""
     with sqlite3.connect(tmp_path / "shop.sqlite") as database:
         database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     code, lines = validate(

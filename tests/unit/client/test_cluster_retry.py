@@ -22,7 +22,7 @@ CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 def timeout_message(*errors: Exception) -> str:
     """Return the message of a TimedOutError after several attempts.
 
-    Each attempt raises the next error in `errors`. The last attempt never completes.
+    Each error in `errors` is raised by one attempt. One more attempt follows, and does not complete in time.
     """
 
     async def run() -> str:

@@ -111,7 +111,8 @@ def test_records_are_split_into_runs_of_limited_size_in_their_original_order() -
     assert len(single[0]) == 1
 
 
-def test_accumulator_is_split_into_one_accumulator_for_each_send_call() -> None:
+def test_buffered_records_can_be_split_by_send_call() -> None:
+    """Each resulting `Accumulator` contains the records of one `send` call."""
     delivery, _ = create_delivery(2)
     accumulator = Accumulator("t", 0, 0.0)
     accumulator.add(RecordColumns([b"1"], timestamps=1), 13, DeliveryPart(delivery, 1))

@@ -193,7 +193,7 @@ def plan_at(
 def core_with_preferred_replica() -> tuple[FetchCore, RequestedPartition]:
     """Return a core that fetches from preferred read replica 2.
 
-    The preferred replica expires at 1000 ms. The leader is node 1.
+    The preferred read replica expires at 1000 ms. The leader is node 1.
     """
     core = make_core()
     (requested,) = plan(core)[1]
@@ -204,7 +204,7 @@ def core_with_preferred_replica() -> tuple[FetchCore, RequestedPartition]:
     return core, requested
 
 
-def test_consumer_fetches_from_the_preferred_replica_until_it_expires() -> None:
+def test_consumer_fetches_from_the_leader_after_the_preferred_read_replica_expires() -> None:
     core, requested = core_with_preferred_replica()
     assert not requested.is_from_leader
     assert list(plan_at(core, 999)[0]) == [2]
@@ -213,7 +213,8 @@ def test_consumer_fetches_from_the_preferred_replica_until_it_expires() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-def test_error_from_preferred_replica_makes_consumer_fetch_from_leader_without_position_reset(code: ErrorCode) -> None:
+def test_consumer_fetches_from_the_leader_after_an_error_of_the_preferred_read_replica(code: ErrorCode) -> None:
+    """The consumer does not reset its position."""
     core, requested = core_with_preferred_replica()
     assert core.handle_error(requested, code, 10) is not FetchAction.RESET_POSITION
     assert core.position(P0) == 0
@@ -223,7 +224,7 @@ def test_error_from_preferred_replica_makes_consumer_fetch_from_leader_without_p
     assert plan(core, 1010)[1][0].allow_preferred_replica
 
 
-def test_preferred_replica_is_dropped_after_its_connection_is_lost() -> None:
+def test_consumer_fetches_from_the_leader_after_the_preferred_read_replica_disconnects() -> None:
     core, requested = core_with_preferred_replica()
     core.handle_disconnect(requested, 10)
     assert list(plan(core, 10)) == [1]
@@ -232,18 +233,19 @@ def test_preferred_replica_is_dropped_after_its_connection_is_lost() -> None:
     assert list(plan(core, 10)) == [1]
 
 
-def test_preferred_replica_is_dropped_after_leader_change() -> None:
+def test_consumer_fetches_from_the_leader_after_a_leader_change() -> None:
+    """The consumer no longer uses its preferred read replica."""
     core, _ = core_with_preferred_replica()
     assert list(plan_at(core, 10, epoch=6)[0]) == [1]
 
 
-def test_preferred_replica_missing_from_metadata_triggers_metadata_refresh() -> None:
+def test_consumer_refreshes_metadata_if_the_metadata_lacks_the_preferred_read_replica() -> None:
     core, _ = core_with_preferred_replica()
     plans, outdated = plan_at(core, 10, replicas=(1,))
     assert (list(plans), outdated) == ([1], {"t"})
 
 
-def test_response_to_a_fetch_sent_before_a_seek_does_not_change_the_preferred_replica() -> None:
+def test_response_to_a_fetch_sent_before_a_seek_does_not_change_the_preferred_read_replica() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.seek(P0, 50)

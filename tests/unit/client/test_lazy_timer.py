@@ -6,7 +6,9 @@ from headrace_broker.client.lazy_timer import LazyTimer
 from support.virtual_time import run_in_virtual_time
 
 
-def test_lazy_timer_expires_only_at_the_earliest_time_that_was_set_and_can_be_set_again() -> None:
+def test_lazy_timer_expires_only_at_the_earliest_of_its_times() -> None:
+    """The timer can be set again after it has expired."""
+
     async def run() -> None:
         loop = asyncio.get_running_loop()
         expired: list[float] = []

@@ -29,7 +29,8 @@ def test_murmur2_hashes_of_long_keys_are_deterministic_and_depend_on_the_length(
     assert murmur2(b"x" * 1000) != murmur2(b"x" * 1001)
 
 
-def test_function_split_by_key_keeps_the_record_order_and_assigns_all_records_without_a_key_to_one_partition() -> None:
+def test_partitioning_by_key_keeps_the_record_order_within_each_partition() -> None:
+    """All records without a key are assigned to the same partition."""
     keys = [b"a", b"b", None, b"a", b"c", None]
     columns = RecordColumns([b"%d" % index for index in range(6)], keys=list(keys), timestamps=list(range(6)))
     parts = split_by_key(columns, 4, keyless=3)

@@ -59,7 +59,8 @@ def batches_of(plans: list[RequestPlan]) -> list[ReadyBatch]:
     return [batch for plan in plans for batch in plan.batches]
 
 
-def test_base_sequence_of_a_batch_follows_the_last_sequence_of_the_previous_batch_and_its_crc_is_valid() -> None:
+def test_base_sequence_of_a_batch_follows_the_last_sequence_of_the_previous_batch() -> None:
+    """Each batch also has a valid CRC."""
     core = known_core()
     for count in (2, 3, 4):
         core.add(make_batch(count))
@@ -159,7 +160,8 @@ def test_out_of_order_sequence_error_after_acknowledged_batches_is_reported_as_d
     assert (again.producer_epoch, again.base_sequence) == (1, 0)
 
 
-def test_batch_with_unknown_outcome_is_not_sent_in_another_producer_epoch() -> None:
+def test_idempotent_producer_fails_a_batch_with_unknown_outcome_after_a_sequence_gap() -> None:
+    """A resend with a new producer epoch could append the batch twice."""
     core = known_core()
     core.add(make_batch(2))
     core.add(make_batch(2))
@@ -174,7 +176,7 @@ def test_batch_with_unknown_outcome_is_not_sent_in_another_producer_epoch() -> N
     assert (behind.producer_epoch, behind.base_sequence) == (0, 3)
 
 
-def test_at_least_once_producer_sends_batch_with_unknown_outcome_in_another_producer_epoch() -> None:
+def test_at_least_once_producer_bumps_its_epoch_and_resends_a_batch_with_unknown_outcome() -> None:
     core = known_core(is_at_least_once=True)
     core.add(make_batch(2))
     core.add(make_batch(2))

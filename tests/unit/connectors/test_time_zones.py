@@ -66,7 +66,8 @@ def test_local_time_that_a_clock_change_skips_or_repeats_is_converted_to_utc_wit
     assert to_utc(wall_clock, ZoneInfo("Europe/Berlin")) == utc.replace(tzinfo=dt.UTC)
 
 
-def test_function_offsets_by_wall_clock_lists_each_utc_offset_with_the_local_time_from_which_it_applies() -> None:
+def test_each_change_of_the_utc_offset_is_returned_with_its_local_time() -> None:
+    """The first item is the UTC offset at the beginning of 1900."""
     offsets = offsets_by_wall_clock(ZoneInfo("Europe/Berlin"), 2026)
     assert offsets[0] == (dt.datetime(1900, 1, 1), 3600)
     assert offsets[-2:] == [(dt.datetime(2026, 3, 29, 3), 7200), (dt.datetime(2026, 10, 25, 2), 3600)]
@@ -85,7 +86,10 @@ def test_function_offsets_by_wall_clock_lists_each_utc_offset_with_the_local_tim
         (dt.datetime(1, 1, 1), dt.datetime(1, 1, 1, 0, 53, 28)),
     ],
 )
-def test_function_earliest_wall_clock_returns_the_first_of_all_local_times_that_denote_the_same_instant(
-    utc: dt.datetime, wall_clock: dt.datetime
-) -> None:
+def test_utc_time_is_converted_to_the_earliest_of_its_local_times(utc: dt.datetime, wall_clock: dt.datetime) -> None:
+    """A UTC time can have two local times.
+
+    For example, clocks in Berlin are set forward from 02:00 to 03:00. The function `to_utc` converts the local times
+    02:30 and 03:30 of this day to the same UTC time, 01:30.
+    """
     assert earliest_wall_clock(utc.replace(tzinfo=dt.UTC), ZoneInfo("Europe/Berlin")) == wall_clock

@@ -291,8 +291,8 @@ def test_error_for_a_batch_with_invalid_values_contains_their_indexes() -> None:
     assert len(converter().from_connect_batch("t", LINE, good)) == 2
 
 
-def test_large_batch_is_encoded_in_its_order_and_its_errors_contain_indexes_in_the_batch() -> None:
-    """The encoder splits a large batch into chunks."""
+def test_order_of_the_records_in_a_large_batch_is_kept() -> None:
+    """The encoder splits a large batch into chunks. Each error contains the record's index in the whole batch."""
     rows: list[Any] = [(f"line {number}", None) for number in range(3500)]
     configured = converter()
     assert runs(configured, configured.from_connect_batch("t", LINE, rows)) == [SchemaRun(LINE, rows)]

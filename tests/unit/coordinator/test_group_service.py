@@ -330,8 +330,11 @@ def test_pending_offset_fetch_fails_if_the_offset_record_is_never_committed(lose
     run_scenario(scenario, GroupConfig(offset_commit_timeout_ms=100))
 
 
-def test_requests_that_are_pending_when_the_coordinator_unloads_their_partition_return_error_not_coordinator() -> None:
-    """The metadata image already has a new leader, but the coordinator has not unloaded the partition yet."""
+def test_pending_requests_fail_when_the_coordinator_unloads_the_partition() -> None:
+    """Each request returns the error NOT_COORDINATOR.
+
+    The requests arrive when the metadata image already has a new leader. The coordinator unloads the partition later.
+    """
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic_without_partitions = OffsetsTopic(1, MetadataImage, PartitionTable(1, not_called, not_called), not_called)

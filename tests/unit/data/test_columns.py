@@ -14,14 +14,15 @@ ITEMS = [
 ]
 
 
-def test_columnar_values_are_converted_to_lists_of_maps_or_rows() -> None:
+def test_columnar_values_are_converted_to_a_list() -> None:
+    """The items of the list are dicts if `is_maps` is true, and tuples if `is_maps` is false."""
     assert (len(MAPS), MAPS.items()) == (3, ITEMS)
     rows = Columns(MAPS.names, MAPS.columns, 3, is_maps=False)
     assert rows.items() == [("a", 1, "x"), ("b", None, "x"), ("", 3, "x")]
     assert rows.items() is rows.items()
 
 
-def test_columns_object_without_columns_is_converted_to_empty_maps_or_rows() -> None:
+def test_columnar_values_without_columns_are_converted_to_a_list_of_empty_items() -> None:
     assert Columns([], [], 2, is_maps=True).items() == [{}, {}]
     assert Columns([], [], 2, is_maps=False).items() == [(), ()]
 

@@ -21,7 +21,8 @@ def test_value_is_not_replaced_inside_a_longer_word(text: str) -> None:
     assert replacer.replace(f"{text} secret {text}") == f"{text} * {text}"
 
 
-def test_value_that_begins_or_ends_with_a_symbol_is_replaced_next_to_a_letter() -> None:
+def test_value_is_replaced_even_if_a_letter_is_adjacent_to_its_first_or_last_symbol() -> None:
+    """The value `$ecret` begins with a symbol. The value is replaced in `x$ecret`, but not in `$ecretx`."""
     replacer = ValueReplacer({"$ecret": "*", "secre+": "*"})
     assert replacer.replace("x$ecret secre+x x$ecretx xsecre+x") == "x* *x x$ecretx xsecre+x"
 

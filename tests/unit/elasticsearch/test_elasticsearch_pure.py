@@ -102,9 +102,8 @@ def test_document_for_a_data_stream_is_sent_as_a_create_action_with_a_timestamp_
     assert found == [{"create": {"_index": "items", "_id": "items+3+10"}}, {"a": None, "b": 5, "@timestamp": 5}]
 
 
-def test_property_behavior_on_null_values_determines_if_a_null_value_deletes_the_document_or_fails_or_is_ignored() -> (
-    None
-):
+def test_null_value_deletes_the_document_or_is_rejected_or_ignored_as_configured() -> None:
+    """The configuration key is behavior.on.null.values."""
     (delete,) = lines(encode([None], ["k"], behavior__on__null__values="DELETE"))
     assert delete == {"delete": {"_index": "items", "_id": "k", "version": 10, "version_type": "external"}}
     assert list(encode([{}, None], ["k", "l"]).errors) == [1]
@@ -125,7 +124,8 @@ def test_record_with_a_value_that_is_not_an_object_is_rejected(value: object) ->
     assert ([each.at for each in found.encoded], list(found.errors)) == ([0], [1])
 
 
-def test_maps_are_written_as_objects_or_as_arrays_of_entries_and_dates_are_written_as_milliseconds() -> None:
+def test_dates_are_written_as_milliseconds_and_maps_as_objects_or_arrays() -> None:
+    """If compact.map.entries is false, a map is written as an array of objects with the fields `key` and `value`."""
     schema = struct([("day", DATE_SCHEMA), ("m", map_of(STRING_SCHEMA, INT32_SCHEMA))])
     row = (dt.date(1970, 1, 2), {"a": 1})
     assert lines(encode([row], ["k"], schema))[1] == {"day": 86400000, "m": {"a": 1}}

@@ -109,9 +109,10 @@ def test_task_does_not_fail_for_an_invalid_record_of_a_file_that_changes_while_i
     assert values(read(tmp_path, format=form))[-1] == value
 
 
-def test_compressed_file_that_is_still_being_written_is_read_only_when_it_is_complete(
+def test_all_records_of_a_compressed_file_are_read_if_the_file_grows_during_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """While the file grows, the task must not treat the incomplete compressed data as damaged."""
     data = gzip.compress(b"".join(b"%d\n" % number for number in range(5000)))
     pieces = [data[:-2000], data[:-1000], data]
 
@@ -138,7 +139,7 @@ TEXTS = {
 @pytest.mark.parametrize("extension", ["", ".gz"])
 @pytest.mark.parametrize("form", list(TEXTS))
 @pytest.mark.parametrize("failed_reads", [[2], [3], [3, 4, 5], [12]])
-def test_directory_source_loses_and_repeats_no_record_after_temporary_read_errors(
+def test_temporary_read_errors_cause_no_lost_or_duplicate_records(
     tmp_path: Path, form: str, failed_reads: list[int], extension: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FlakyFile(io.FileIO):

@@ -585,7 +585,7 @@ def test_revoked_task_that_stopped_late_is_assigned_before_the_rebalance_backoff
     group.assert_balanced()
 
 
-def test_backoff_between_revocations_is_reset_to_the_minimum_after_a_balanced_rebalance() -> None:
+def test_backoff_between_revocations_is_reset_to_the_minimum_if_no_revocation_is_necessary() -> None:
     group = Group(THREE)
     group.rebalance()
     for worker in ("worker2", "worker3"):
@@ -690,7 +690,7 @@ def test_round_robin_returns_an_empty_assignment_for_a_worker_without_tasks() ->
 # Assignments
 
 
-def test_function_configured_returns_all_connectors_and_all_committed_tasks_of_a_config_snapshot() -> None:
+def test_all_connectors_and_tasks_in_a_config_snapshot_are_found() -> None:
     states = {
         "a": ConnectorState({}, TargetState.STARTED, 0, task_configs=({}, {})),
         "b": ConnectorState({}, TargetState.STOPPED, 1),
@@ -698,7 +698,7 @@ def test_function_configured_returns_all_connectors_and_all_committed_tasks_of_a
     assert configured(ConfigSnapshot(2, states)) == connectors_and_tasks({"a": 2, "b": 0})
 
 
-def test_function_duplicates_returns_the_connectors_and_tasks_that_are_in_more_than_one_assignment() -> None:
+def test_connectors_and_tasks_in_more_than_one_assignment_are_duplicates() -> None:
     a = Assignment(frozenset({"a", "b"}), frozenset({("a", 0), ("a", 1)}))
     b = Assignment(frozenset({"b", "c"}), frozenset({("a", 1), ("b", 1)}))
     assert duplicates([a, b]) == Assignment(frozenset({"b"}), frozenset({("a", 1)}))
@@ -707,7 +707,7 @@ def test_function_duplicates_returns_the_connectors_and_tasks_that_are_in_more_t
     assert Assignment(tasks=frozenset({("a", 0)}))
 
 
-def test_method_contains_of_an_assignment_returns_true_only_for_its_connectors_and_tasks() -> None:
+def test_assignment_contains_only_its_own_connectors_and_tasks() -> None:
     found = Assignment(frozenset({"a"}), frozenset({("b", 1)}))
     assert found.contains("a", None)
     assert found.contains("b", 1)

@@ -47,7 +47,7 @@ def make_herder() -> DistributedHerder:
     return DistributedHerder(CONFIG, "worker:1", "http://worker:1/", SlowWorker().with_events)  # type: ignore[arg-type]
 
 
-async def test_log_line_for_a_failed_write_of_a_log_level_to_the_config_topic_names_the_cause(
+async def test_failure_to_store_a_log_level_in_the_config_topic_is_logged_with_the_cause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def wait_forever(_log: TopicLog) -> Any:
@@ -154,7 +154,7 @@ async def test_request_to_a_worker_that_stops_during_its_startup_fails_because_o
     assert {(await each).json()["message"] for each in waiting} == {"Worker is shutting down"}
 
 
-async def test_response_to_a_request_that_times_out_while_the_worker_starts_names_the_stage_of_the_startup(
+async def test_error_for_a_request_timeout_during_startup_contains_the_stage_of_the_startup(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.01)
@@ -214,9 +214,10 @@ async def test_connector_fails_if_the_leader_responds_that_its_task_configuratio
     assert rejected == ["c: the leader http://leader/ responded 413: a record is larger than 1 MiB"]
 
 
-async def test_exception_forward_error_contains_the_connector_class_whose_code_the_request_runs(
+async def test_error_for_a_request_to_the_wrong_worker_contains_the_connector_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The request executes code of this class. If the request executes no connector code, the class is None."""
     herder = make_herder()
     monkeypatch.setattr(herder, "_group", StableGroup())
     state = ConnectorState({"connector.class": "C"}, TargetState.STOPPED, 0)
@@ -259,9 +260,10 @@ async def test_restart_request_fails_if_the_connector_fails_to_start_on_a_worker
     assert herder.status("c").connector.state == "RUNNING"
 
 
-async def test_restart_request_reports_starting_the_connector_as_its_stage_when_the_connector_has_stopped(
+async def test_stage_of_a_restart_request_changes_after_the_connector_has_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The stage changes from "stopping restarted connector c" to "starting connector c"."""
     herder, worker = make_herder_with_running_connector(monkeypatch)
     await herder._instances.settled("c")
     worker.may_stop.clear()

@@ -118,7 +118,7 @@ def test_worker_reports_revoked_tasks_as_assigned_until_they_have_stopped() -> N
     assert core.stopped(revoked) == []
 
 
-def test_assignment_in_the_join_request_of_a_worker_lists_no_revoked_instances_after_a_revocation() -> None:
+def test_join_request_contains_no_revoked_connectors_or_tasks_after_a_revocation() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))
@@ -144,7 +144,7 @@ def test_worker_reports_a_revoked_connector_as_assigned_until_it_has_stopped_eve
     assert core.stopped(work("a")) == [REJOIN_AFTER_STOP]
 
 
-def test_worker_rejoins_once_after_a_connector_that_was_revoked_twice_has_stopped() -> None:
+def test_worker_rejoins_only_once_if_the_leader_revokes_a_stopping_connector_again() -> None:
     core = worker()
     assign(core, work("a"))
     assign(core, revoked=work("a"))
@@ -163,8 +163,11 @@ def test_worker_rejoins_only_when_the_connectors_and_tasks_of_two_revocations_ha
     assert core.stopped(work("a", ("a", 0))) == [REJOIN_AFTER_STOP]
 
 
-def test_task_that_is_assigned_again_while_it_stops_does_not_delay_the_rejoin_after_another_revocation() -> None:
-    """The worker rejoins when both revoked tasks have stopped. The new start of task 0 must not delay the rejoin."""
+def test_reassignment_of_a_revoked_task_does_not_delay_the_rejoin() -> None:
+    """The leader revokes tasks 0 and 1, and then assigns task 0 to the same worker again.
+
+    The worker rejoins when task 1 has stopped, although task 0 runs again.
+    """
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("", ("a", 0)))
@@ -439,7 +442,8 @@ def test_encoded_assignments_have_the_version_of_the_protocol_that_the_group_has
         assert data[:2] == version.to_bytes(2, "big")
 
 
-def test_leader_revokes_a_deleted_connector_and_sets_the_rebalance_delay_after_a_worker_has_departed() -> None:
+def test_leader_handles_a_deleted_connector_and_a_departed_worker_in_one_rebalance() -> None:
+    """The leader revokes the deleted connector b, and delays the assignment of the departed worker's task."""
     core = worker()
     everything = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
     assign(core, compute(core, everything)["me"].assigned, leader="me")
@@ -448,7 +452,8 @@ def test_leader_revokes_a_deleted_connector_and_sets_the_rebalance_delay_after_a
     assert found == {"me": GroupAssignment("me", URL, 6, EMPTY, work("b"), DELAY)}
 
 
-def test_leader_that_missed_its_own_assignment_assigns_tasks_of_departed_workers_without_delay() -> None:
+def test_leader_assigns_tasks_of_departed_workers_without_delay_after_a_lost_response() -> None:
+    """The leader computes the assignments of generation 1, but does not receive the SyncGroup response."""
     core = worker()
     compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
     found = compute(core, {"me": metadata(URL, 5)}, generation=2)
@@ -504,7 +509,8 @@ def test_worker_that_is_not_the_leader_does_not_return_the_url_of_the_owner_of_a
     assert core.owner_url("a", None) is None
 
 
-def test_attribute_was_leader_is_true_during_a_rebalance_until_another_worker_leads_or_the_membership_is_lost() -> None:
+def test_worker_remembers_its_leadership_during_a_rebalance() -> None:
+    """The attribute `was_leader` becomes false when another worker becomes the leader or the membership is lost."""
     core = worker()
     assign(core, leader="me")
     core.on_join_prepare()

@@ -1,4 +1,7 @@
-"""Tests that HerderCore starts and stops instances until exactly the desired instances run, for any order of events."""
+"""Tests of HerderCore, which starts and stops connectors and tasks.
+
+After any sequence of events, exactly the desired connectors and tasks run.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,7 @@ def test_new_connector_and_the_tasks_that_it_generates_are_started() -> None:
     assert (status.state, status.version) == (State.RUNNING, "1.0")
 
 
-def test_restart_of_one_task_replaces_only_the_instance_of_that_task() -> None:
+def test_restart_of_one_task_restarts_only_this_task() -> None:
     worker = running_worker()
     before = dict(worker.alive)
     worker.carry_out(worker.core.restart("c", RestartPlan(False, [1])))
@@ -188,9 +191,11 @@ def test_herder_stores_the_same_sequence_of_statuses_as_kafka_connect() -> None:
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.FAILED])
-def test_state_that_a_task_reports_before_its_start_completes_is_stored_once_with_the_task_version(
-    state: State,
-) -> None:
+def test_state_of_a_starting_task_is_stored_when_the_start_completes(state: State) -> None:
+    """The task reports the state before the start completes.
+
+    Only one status is stored. This status contains the version of the task.
+    """
     worker = running_worker()
     worker.carry_out(worker.core.restart("c", RestartPlan(False, [1])))
     worker.complete(0, None, succeeds=True)  # the stop
@@ -304,7 +309,7 @@ def test_tasks_are_created_even_if_the_connector_requests_reconfiguration_whenev
     assert len(worker.core.snapshot.connectors["c"].task_configs) == 1
 
 
-def test_task_that_reports_failed_before_its_start_completes_stays_failed() -> None:
+def test_task_stays_failed_if_it_fails_before_its_start_completes() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {}))
     worker.complete(0, 1, succeeds=True)
@@ -405,8 +410,11 @@ def test_task_configs_that_a_former_leader_writes_late_are_replaced() -> None:
     assert list(worker.core.snapshot.connectors["c"].task_configs) == [{"n": "0"}, {"n": "1"}]
 
 
-def test_task_configs_are_requested_only_once_if_the_stored_configs_still_differ_from_the_generated_configs() -> None:
-    """The stored configs may always differ from the generated configs, for example in values that are not strings."""
+def test_request_for_task_configs_is_not_repeated_if_the_stored_configs_still_differ() -> None:
+    """The stored configs can differ from the generated configs permanently.
+
+    For example, a generated config can contain a value that is not a string.
+    """
     worker = running_worker()
     stored = PutTaskConfigs("c", [{"n": "stored"}])
     worker.change(stored)
@@ -420,7 +428,8 @@ def test_task_configs_are_requested_only_once_if_the_stored_configs_still_differ
     assert not [each for each in worker.pending if isinstance(each, instance_effects.RequestTaskConfigs)]
 
 
-def test_worker_writes_the_status_of_its_instance_again_if_another_worker_has_replaced_the_status() -> None:
+def test_worker_writes_a_status_again_if_another_worker_has_replaced_the_status() -> None:
+    """The status belongs to a connector or task that this worker runs."""
     worker = running_worker()
     assert worker.core.status_replaced("c", 0) == []  # the task has not reported its state
     worker.carry_out(worker.core.state_changed(worker.alive["c", 0].instance, "RUNNING", None))
@@ -478,14 +487,14 @@ def statuses_of(connector: State, *tasks: State) -> ConnectorStatuses:
         (True, True, RestartPlan(False, [1])),
     ],
 )
-def test_restart_plan_contains_the_instances_selected_by_the_parameters_include_tasks_and_only_failed(
+def test_restart_plan_depends_on_the_parameters_include_tasks_and_only_failed(
     include_tasks: bool, only_failed: bool, plan: RestartPlan
 ) -> None:
     statuses = statuses_of(State.RUNNING, State.RUNNING, State.FAILED, State.PAUSED)
     assert plan_restart(statuses, include_tasks=include_tasks, only_failed=only_failed) == plan
 
 
-def test_restart_plan_for_only_failed_instances_contains_the_failed_connector_and_no_running_task() -> None:
+def test_restart_plan_for_failed_connectors_and_tasks_contains_no_running_task() -> None:
     statuses = statuses_of(State.FAILED, State.RUNNING)
     assert plan_restart(statuses, include_tasks=True, only_failed=True) == RestartPlan(True, [])
 
@@ -578,7 +587,7 @@ class HerderMachine(RuleBasedStateMachine):
 
     @rule(task_count=st.integers(0, 3))
     def converge(self, task_count: int) -> None:
-        """Complete all operations. Check that exactly the desired instances run with their current configuration.
+        """Complete all operations. Check that exactly the desired connectors and tasks run.
 
         Each request for task configurations returns `task_count` configurations.
         """
@@ -647,7 +656,7 @@ def test_failed_connector_is_restarted_with_backoff_until_errors_restart_max_att
         assert later == instance_effects.RestartLater(later.instance, delay_ms, f"a{text}")
         worker.delayed.clear()
         worker.carry_out(worker.core.restart_due(later.instance))
-        worker.complete(0, None, succeeds=True)  # the stop of the failed instance
+        worker.complete(0, None, succeeds=True)  # the stop of the failed connector
         worker.complete(0, None, succeeds=False)
     status = worker.statuses.get("c").connector
     assert status is not None
@@ -699,10 +708,10 @@ def test_connector_or_task_is_restarted_when_a_value_from_a_config_provider_expi
     worker.carry_out(worker.core.values_expired(before["c", task]))
     worker.settle()
     assert {key for key, start in worker.alive.items() if start.instance != before[key]} == {("c", task)}
-    assert worker.core.values_expired(before["c", task]) == []  # the instance has been replaced
+    assert worker.core.values_expired(before["c", task]) == []  # the connector or task has already been restarted
 
 
-def test_expired_config_provider_value_restarts_no_instance_if_config_action_reload_is_none() -> None:
+def test_expired_config_provider_value_causes_no_restart_if_config_action_reload_is_none() -> None:
     worker = running_worker(**{"config.action.reload": "none"})
     assert worker.core.values_expired(instance_of(worker, None)) == []
     assert worker.core.values_expired(instance_of(worker, 0)) == []

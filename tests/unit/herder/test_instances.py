@@ -45,9 +45,8 @@ def make_instances(offsets: MemoryOffsetStore, statuses: Any = None, **options: 
     return Instances(config, "me", Mock(), statuses=statuses, offsets=offsets, store_task_configs=Mock(), **options)
 
 
-async def test_worker_logs_no_error_for_a_connector_start_that_it_has_terminated(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_terminated_start_of_a_connector_is_not_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The class `Worker` has already logged the termination of the start."""
     instances = make_instances(MemoryOffsetStore())
     instances.worker.start_connector = AsyncMock(side_effect=StartTerminated("terminated"))  # type: ignore[method-assign]
     instances.carry_out([StartConnector(InstanceId("c", None, 1), CONFIG)])
@@ -65,7 +64,10 @@ async def test_status_written_by_a_worker_of_another_group_is_replaced_once_per_
     )
 
     def read(worker_id: str, generation: int) -> int:
-        """Read a status that `worker_id` wrote in `generation`. Return how many statuses this worker then writes."""
+        """Read a status that the worker `worker_id` wrote in `generation`.
+
+        Return the number of statuses that the worker under test writes in response.
+        """
         statuses.put.reset_mock()
         instances.status_read(StatusKey("c", 0), Status(State.RUNNING, worker_id, generation))
         return int(statuses.put.call_count)
@@ -80,7 +82,12 @@ async def test_status_written_by_a_worker_of_another_group_is_replaced_once_per_
     assert [text.split(":")[1].split()[1] for text in errors] == ["other", "third"]
 
 
-async def test_membership_of_a_worker_is_checked_if_its_status_has_another_generation_and_is_not_unassigned() -> None:
+async def test_group_membership_of_another_worker_is_checked_if_it_writes_an_unexpected_status() -> None:
+    """A status is unexpected if three conditions are true.
+
+    This worker runs the connector or task. The generation of the status differs from the generation of this worker. The
+    state is not UNASSIGNED.
+    """
     checked: list[tuple[str, str]] = []
     instances = make_instances(
         MemoryOffsetStore(), status_generation=lambda: 5, check_writer=lambda *found: checked.append(found)
@@ -109,8 +116,11 @@ async def test_offsets_of_a_task_that_another_worker_may_run_are_not_stored() ->
     assert await offsets.read("c", [{"p": 1}]) == [{"o": 1}]
 
 
-async def test_waiting_until_an_unassigned_connector_has_stopped_ends_when_its_pending_start_fails() -> None:
-    """With the eager protocol, the worker cannot rejoin its group before `wait_until_stopped` has returned."""
+async def test_wait_for_an_unassigned_connector_ends_when_the_start_of_the_connector_fails() -> None:
+    """The connector is still starting when it is unassigned.
+
+    With the eager protocol, the worker cannot rejoin its group before `wait_until_stopped` has returned.
+    """
 
     class BlockedWorker(SlowWorker):
         must_fail = asyncio.Event()

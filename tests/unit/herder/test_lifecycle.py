@@ -1,4 +1,4 @@
-"""Tests of the connectors and tasks that run in each target state (Connect's pause, resume and stop)."""
+"""Tests of the operations pause, resume and stop, which change the target state of a connector."""
 
 from __future__ import annotations
 

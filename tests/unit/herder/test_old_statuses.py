@@ -1,4 +1,7 @@
-"""Tests of OldStatuses, which replaces statuses of later generations if workers outside the group wrote them."""
+"""Tests of the class OldStatuses, which replaces statuses from workers outside the group.
+
+A status is replaced only if its generation is later than the current generation of the group.
+"""
 
 from __future__ import annotations
 

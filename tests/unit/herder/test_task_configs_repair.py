@@ -74,10 +74,11 @@ async def test_worker_that_is_not_the_leader_does_not_write_task_configs_of_paus
     assert group.snapshot == before
 
 
-async def test_leader_rewrites_task_configs_after_the_same_configuration_of_a_running_connector_is_stored_again() -> (
-    None
-):
-    """The connector generates equal task configs and therefore does not store them again."""
+async def test_leader_rewrites_task_configs_if_an_unchanged_connector_config_is_stored_again() -> None:
+    """If the configuration is unchanged, a running connector generates no new task configs.
+
+    The leader must therefore write the stored task configs again.
+    """
     group = Group()
     await group.put(PutConnector("a", {}, None), PutTaskConfigs("a", [{"n": "0"}]), PutConnector("a", {}, None))
     await group.writer.run()

@@ -52,13 +52,17 @@ def running_task(props: Mapping[str, str]) -> Iterator[JdbcSourceTask]:
 
 
 def poll_rows(task: JdbcSourceTask, polls: int) -> list[tuple[Any, ...]]:
-    """Call `poll` this often and return all rows."""
+    """Call `poll` `polls` times and return all rows."""
     return rows([batch for _ in range(polls) if (batch := task.poll()) is not None])
 
 
 @pytest.fixture
 def before_each_statement(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], Any]], None]:
-    """Return a function whose argument is called before each statement, with the number of previous statements."""
+    """Return a function that registers a callback.
+
+    The callback is called before each SELECT statement. The argument of the callback is the number of previous
+    statements.
+    """
     select, numbers = reader.select, iter(range(100))
 
     def set_action(action: Callable[[int], Any]) -> None:
@@ -81,7 +85,7 @@ def test_rows_of_a_changed_table_or_query_have_the_new_schema(
         assert isinstance(batch.compact, CheckedRows)  # the changed table is still read with the fast path
 
 
-def test_read_of_a_table_whose_columns_change_each_time_is_retried(
+def test_read_is_retried_if_the_columns_of_the_table_change_before_each_attempt(
     database: sqlite3.Connection, props: Any, before_each_statement: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def change(number: int) -> None:
@@ -98,7 +102,7 @@ def test_read_of_a_table_whose_columns_change_each_time_is_retried(
     ]
 
 
-def test_table_whose_columns_change_each_time_fails_the_task_after_the_last_retry(
+def test_task_fails_after_the_last_retry_if_the_columns_change_before_each_attempt(
     database: sqlite3.Connection, props: Any, before_each_statement: Any
 ) -> None:
     before_each_statement(lambda number: database.execute(f"ALTER TABLE orders ADD COLUMN c{number}"))
@@ -161,9 +165,10 @@ def test_change_that_is_reversed_while_the_source_reads_the_columns_does_not_aff
     assert [field.name for field in batch.value_schema.fields] == ["id", "item", "size"]
 
 
-def test_dropped_table_is_read_again_when_it_exists_again_and_other_tables_are_read_meanwhile(
+def test_task_resumes_reading_a_dropped_table_when_the_table_exists_again(
     database: sqlite3.Connection, props: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Until then, the task continues to read its other tables."""
     caplog.set_level("INFO")
     database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY)")
     with running_task({**props, "mode": "incrementing", "tables": "orders,people", "poll.interval.ms": "1"}) as task:
@@ -190,9 +195,10 @@ def test_dropped_table_is_read_again_when_it_exists_again_and_other_tables_are_r
         ({"mode": "timestamp", "timestamp.column.name": "item"}, "item"),
     ],
 )
-def test_table_whose_offset_column_was_renamed_is_read_again_when_the_column_exists_again(
+def test_task_resumes_reading_a_table_after_its_renamed_offset_column_is_renamed_back(
     database: sqlite3.Connection, props: Any, caplog: pytest.LogCaptureFixture, mode: dict[str, str], column: str
 ) -> None:
+    """The task returns only the new row."""
     database.execute("UPDATE orders SET item = '2026-01-01'")
     settings = {"tables": "orders", "poll.interval.ms": "1", "validate.non.null": "false"}
     with running_task({**props, **settings, **mode}) as task:
@@ -205,9 +211,10 @@ def test_table_whose_offset_column_was_renamed_is_read_again_when_the_column_exi
     assert f"table orders has no column {column} any more; retrying" in caplog.text
 
 
-def test_query_whose_table_was_dropped_is_executed_again_when_the_table_exists_again(
+def test_task_resumes_reading_a_query_after_the_missing_table_of_the_query_exists_again(
     database: sqlite3.Connection, props: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The task returns only the new row."""
     query = {"query": "SELECT * FROM orders", "mode": "incrementing", "incrementing.column.name": "id"}
     with running_task({**props, **query, "poll.interval.ms": "1"}) as task:
         assert poll_rows(task, 4) == [(1, "pen", 3)]
@@ -219,7 +226,7 @@ def test_query_whose_table_was_dropped_is_executed_again_when_the_table_exists_a
     assert "query: no such table: orders; retrying" in caplog.text
 
 
-def test_task_fails_if_a_dropped_table_does_not_exist_again_after_the_last_retry(
+def test_task_fails_if_a_dropped_table_is_still_missing_after_the_last_retry(
     database: sqlite3.Connection, props: Any
 ) -> None:
     with running_task({**props, "tables": "orders", "poll.interval.ms": "0", "query.retry.attempts": "3"}) as task:

@@ -50,7 +50,7 @@ class TestEnumerations:
             ("quote.sql.identifiers", "Never", "quote_sql_identifiers", "NEVER"),
         ],
     )
-    def test_case_of_enumeration_values_is_ignored(self, key: str, value: str, field: str, expected: str) -> None:
+    def test_enumeration_values_are_case_insensitive(self, key: str, value: str, field: str, expected: str) -> None:
         assert getattr(JdbcSourceConfig.parse({**SOURCE, key: value}), field) == expected
 
     def test_configuration_value_that_is_not_one_of_the_allowed_values_of_its_key_is_an_error(self) -> None:

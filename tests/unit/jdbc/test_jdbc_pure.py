@@ -265,7 +265,7 @@ def test_tables_are_divided_evenly_among_tasks_and_stay_in_order() -> None:
     assert group_tables([], 4) == []
 
 
-def test_validation_reports_all_invalid_keys_together() -> None:
+def test_validation_reports_all_invalid_configuration_keys_together() -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"connection.url": "jdbc:db2", "mode": "sideways", "batch.max.rows": "0"})
     assert {item.key for item in error.value.errors} == {"connection.url", "mode", "batch.max.rows"}
@@ -279,13 +279,13 @@ def test_validation_reports_all_invalid_keys_together() -> None:
         ({"mode": "bulk", "query": "SELECT 1"}, "topic.prefix"),
     ],
 )
-def test_jdbc_source_rejects_missing_and_conflicting_keys(props: dict[str, str], key: str) -> None:
+def test_jdbc_source_rejects_missing_and_conflicting_configuration_keys(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"connection.url": "jdbc:sqlite:/a", **props})
     assert [item.key for item in error.value.errors] == [key]
 
 
-def test_jdbc_source_reports_conflicting_keys_together_with_invalid_keys() -> None:
+def test_jdbc_source_reports_conflicting_and_invalid_configuration_keys_together() -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"query": "SELECT 1", "table.whitelist": "a", "batch.max.rows": "many"})
     assert [item.key for item in error.value.errors] == [
@@ -442,7 +442,8 @@ def convert_days(policy: str, *days: Any, column: JdbcColumn = DAY) -> list[Any]
     return converter.convert(list(enumerate(days)))
 
 
-def test_property_unmappable_values_determines_if_a_date_out_of_range_is_replaced_skipped_or_rejected() -> None:
+def test_date_out_of_range_is_replaced_or_skipped_or_rejected_as_configured() -> None:
+    """The configuration key is unmappable.values."""
     day = dt.date(2026, 1, 1)
     assert convert_days("null", day, INFINITE) == [(0, day), (1, None)]
     assert convert_days("clamp", day, INFINITE) == [(0, day), (1, dt.date.max)]

@@ -1,4 +1,7 @@
-"""Tests that the JDBC source's `shared_modules` include all slow imports and start no threads."""
+"""Tests of the function `shared_modules` of the JDBC source.
+
+The function returns the modules that the fork server imports before it starts the processes of a connector.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,8 @@ print(*sorted(name for name in set(sys.modules) - before if "sqlalchemy" in name
 
 
 @pytest.mark.parametrize("address", ["sqlite:shop.db", "postgresql://localhost/shop"])
-def test_shared_modules_include_all_slow_imports_of_the_dialect_and_start_no_threads(
-    address: str, tmp_path: Path
-) -> None:
+def test_preloaded_modules_contain_all_slow_imports_of_a_jdbc_dialect(address: str, tmp_path: Path) -> None:
+    """The import of these modules starts no threads, because the fork server must have only one thread."""
     (tmp_path / "shop.db").touch()
     url = f"jdbc:{address}"
     modules = JdbcSourceConnector.shared_modules({"connection.url": url})
@@ -37,6 +39,6 @@ def test_shared_modules_include_all_slow_imports_of_the_dialect_and_start_no_thr
     assert (process.stdout.strip(), process.stderr) == ("", "")
 
 
-def test_no_shared_modules_are_returned_for_an_invalid_url() -> None:
+def test_no_modules_are_preloaded_for_an_invalid_url() -> None:
     assert JdbcSourceConnector.shared_modules({}) == ()
     assert JdbcSourceConnector.shared_modules({"connection.url": "jdbc:db2"}) == ()

@@ -1,6 +1,6 @@
-"""Tests of the runs into which the JDBC sink groups rows, and of the SQL statements that write the runs.
+"""Tests of the groups of rows that the JDBC sink writes, and of the SQL statements that write the groups.
 
-A run consists of consecutive rows of one table with the same columns.
+A group (class `Run`) consists of consecutive rows of one table with the same columns.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def runs(*batches: SinkBatch, size: int = 3000, **config: str) -> list[Run]:
     return found
 
 
-def test_consecutive_batches_with_the_same_schema_are_combined_into_one_run_of_rows() -> None:
+def test_consecutive_batches_with_the_same_schema_are_combined_into_one_group_of_rows() -> None:
     (run,) = runs(batch(0, 3), batch(3, 2))
     assert [list(column) for column in run.values] == [[0, 1, 2, 3, 4], ["n0", "n1", "n2", "n3", "n4"]]
     assert list(run.indexes) == [0, 1, 2, 3, 4]
 
 
-def test_rows_are_divided_into_runs_of_at_most_batch_size_rows() -> None:
+def test_group_of_rows_has_at_most_batch_size_rows() -> None:
     found = runs(batch(0, 3), batch(3, 2), size=2)
     assert [list(run.values[0]) for run in found] == [[0, 1], [2, 3], [4]]
     assert [list(run.indexes) for run in found] == [[0, 1], [2, 3], [4]]
 
 
-def test_batches_with_different_schemas_become_separate_runs_in_record_order() -> None:
+def test_batches_with_different_schemas_become_separate_groups_in_record_order() -> None:
     found = runs(batch(0, 2), batch(2, 1, OTHER), batch(3, 1))
     assert [[column.name for column in run.columns] for run in found] == [
         ["id", "name"],

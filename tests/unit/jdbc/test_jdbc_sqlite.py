@@ -283,9 +283,8 @@ def test_value_schema_contains_a_column_that_was_added_between_two_runs(database
     assert [(field.name, field.schema.type) for field in batch.value_schema.fields][-1] == ("price", Type.FLOAT64)
 
 
-def test_table_whitelist_blacklist_include_list_and_exclude_list_select_the_tables(
-    database: sqlite3.Connection,
-) -> None:
+def test_source_reads_only_the_tables_selected_in_the_configuration(database: sqlite3.Connection) -> None:
+    """The configuration keys are table.whitelist, table.blacklist, table.include.list and table.exclude.list."""
     for name in ("orders", "old_orders", "people"):
         database.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)")
         database.execute(f"INSERT INTO {name} VALUES (1)")

@@ -20,7 +20,7 @@ time.sleep(60)
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
-def test_function_exit_with_process_kills_the_calling_process_when_the_watched_process_dies() -> None:
+def test_process_is_killed_when_the_watched_process_dies() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as watched:
         watcher = subprocess.Popen([sys.executable, "-c", CODE, str(watched.pid)], stdout=subprocess.PIPE)
         with watcher:

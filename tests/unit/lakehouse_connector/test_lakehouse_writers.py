@@ -235,9 +235,8 @@ def test_write_fails_while_the_disk_is_full_and_succeeds_afterwards(
     assert numbers_in(format_, tmp_path / "t") == [1]
 
 
-def test_new_instance_of_class_tables_loads_the_offsets_that_are_committed_in_existing_tables(
-    tmp_path: Path,
-) -> None:
+def test_committed_offsets_are_loaded_from_existing_tables(tmp_path: Path) -> None:
+    """A new `Tables` object loads the offsets that an earlier `Tables` object has committed."""
     tables = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
     table = tables.open("t")
     assert isinstance(table, Table)

@@ -144,12 +144,10 @@ def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_records_in_a_log_that_recovery_has_truncated_are_recovered_after_another_power_failure(
-    seed: int,
-) -> None:
-    """The disk lost records below the recovery point.
+def test_recovery_checks_the_records_appended_after_an_earlier_recovery(seed: int) -> None:
+    """A segment below the recovery point is lost, and the first recovery truncates the log there.
 
-    If recovery did not lower the recovery point, the next recovery would not check the new records.
+    If the first recovery did not lower the recovery point, the second recovery would not check the new records.
     """
     disk, manager, log, old = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
@@ -289,7 +287,7 @@ def test_cleanly_closed_log_that_ends_before_its_recovery_point_is_recovered() -
 def test_truncation_before_a_segment_roll_survives_power_failure(seed: int) -> None:
     """Recovery does not check a segment that ends at the recovery point.
 
-    If the truncation were undone, consumers would read truncated records.
+    If the power failure undid the truncation, consumers would read records that the truncation had removed.
     """
     disk, manager, log, old = with_flushed_records(seed)
     end_offset = log.segments[-1].base_offset + 1
@@ -350,10 +348,11 @@ def test_leader_epochs_that_recovery_has_rebuilt_are_synced_before_the_recovery_
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_log_that_recovery_truncated_stays_truncated_if_the_power_fails_after_a_clean_shutdown(seed: int) -> None:
-    """Recovery truncates an incomplete batch, which is the only batch of the log. There is no leader epoch checkpoint.
+def test_truncation_by_recovery_survives_a_power_failure_after_a_clean_shutdown(seed: int) -> None:
+    """The first power failure can leave an incomplete batch, which recovery truncates.
 
-    The second power failure must not undo the truncation, because the start after it does not check the log.
+    The log has no other batches and no leader epoch checkpoint. A clean shutdown and a second power failure follow. The
+    second power failure must not undo the truncation: after a clean shutdown, the next start does not recover the log.
     """
     disk = SimulatedDisk(Random(seed))
     append(start(disk).get_or_create("t", 0, CONFIG, NOW), b"torn", 1)

@@ -319,7 +319,8 @@ def test_compaction_merges_small_segments_and_rebuilds_their_indexes() -> None:
     assert not storage.exists(f"{DIRECTORY}/{2:020d}.snapshot")
 
 
-def test_cleaning_ends_when_the_offset_map_is_full_and_the_next_cleaning_continues_at_the_end_offset() -> None:
+def test_cleaning_ends_when_the_offset_map_is_full() -> None:
+    """The next cleaning continues at the offset where this cleaning ended."""
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0")], [(b"b", b"1")], [(b"a", b"2")], [(b"b", b"3")], segment_bytes=300)
     *cleaned, done = clean(storage, job_of(log, offset_map_bytes_max=300, segment_bytes=1), lambda size: None)

@@ -220,7 +220,11 @@ def test_failed_log_directory_is_offline_and_contains_no_clean_shutdown_marker()
 
 
 def test_log_directory_goes_offline_after_it_is_deleted(caplog: pytest.LogCaptureFixture) -> None:
-    """Rule R14 in docs/broker.md: records that are written to deleted files are lost when the process ends."""
+    """Test rule R14 in docs/broker.md.
+
+    A process can still write records to deleted files, but the records are lost when the process ends. The broker must
+    therefore reject appends to a deleted directory.
+    """
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")

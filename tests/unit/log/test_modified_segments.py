@@ -88,10 +88,12 @@ def test_segment_that_was_modified_while_the_node_was_down_is_recovered_and_logg
 
 
 @pytest.mark.parametrize("has_others", [True, False])
-def test_log_with_a_modified_segment_keeps_all_records_if_no_batch_is_corrupt_or_the_log_is_the_only_replica(
-    tmp_path: Path, has_others: bool
-) -> None:
-    """If the only replica were truncated at a corrupt batch, the valid records after this batch would be lost."""
+def test_log_with_a_modified_segment_keeps_all_records_in_two_cases(tmp_path: Path, has_others: bool) -> None:
+    """In the first case, no batch is corrupt.
+
+    In the second case, a batch is corrupt, but there is no other replica. If the log were truncated at the corrupt
+    batch, the valid records after this batch would be lost.
+    """
     paths = write_segments(tmp_path)
     if not has_others:
         flip_bit(paths[1])

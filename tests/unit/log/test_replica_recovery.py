@@ -245,8 +245,9 @@ def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: b
 def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
     """Test rule R3 in docs/broker.md.
 
-    If the log kept an old epoch, it would be truncated to the end offset of that epoch. Committed records follow that
-    offset.
+    The log starts at offset 66 and has no records. The leader epoch checkpoint contains an old epoch. If the log kept
+    this epoch, the follower would truncate the log to the end offset of the epoch. This offset can be below the
+    leader's high watermark.
     """
     storage = MemoryStorage()
     storage.makedirs("/d/t-0")

@@ -230,9 +230,10 @@ class TestConfigs:
         assert self.RULES.min_insync_replicas(image, "t") == 2
 
     def test_elections_use_the_min_isr_in_the_metadata_log_instead_of_the_value_in_properties_files(self) -> None:
-        """Rule R1 in docs/broker.md: leaders and the controller use the same value of min.insync.replicas.
+        """Test rule R1 in docs/broker.md.
 
-        Eligible leader replicas therefore have all acknowledged records.
+        Leaders and the controller must use the same value of min.insync.replicas. Otherwise, the controller could elect
+        a replica that lacks acknowledged records.
         """
         image = cluster_image(partition_image("12", "12", 1))
         assert self.RULES.min_insync_replicas(image, "t") == 1

@@ -174,7 +174,8 @@ def test_resolved_values_in_a_task_configuration_are_replaced_by_their_config_pr
     }
 
 
-def test_variable_that_replaces_a_resolved_value_is_not_changed_by_other_values() -> None:
+def test_resolved_value_is_not_replaced_inside_a_restored_variable() -> None:
+    """The resolved value `properties` also occurs in the variable of the password."""
     originals = {"password": "${f:/db.properties:a}", "key": "${f:k}"}
     restorer = VariableRestorer(originals, {"password": "hunter2-tiger", "key": "properties"}, ["password", "key"])
     restored = restorer.restore({"url": "db://hunter2-tiger@host/properties"})

@@ -121,7 +121,8 @@ def test_plugins_are_found_in_sub_directories_of_plugin_path(plugin_path: Path) 
     assert registry.problems == []
 
 
-def test_property_connector_class_may_name_a_task_class_that_no_connector_uses(plugin_path: Path) -> None:
+def test_task_class_without_a_connector_class_is_found_as_a_connector(plugin_path: Path) -> None:
+    """The configuration key connector.class can contain the name of such a task class."""
     (plugin_path / "acme_tasks.py").write_text(
         "from headrace.api import Config, SinkTask, SourceConnector, SourceTask, key, source\n"
         "class AcmeConfig(Config):\n    topic: str = key('topic')\n"

@@ -238,7 +238,8 @@ def test_validation_result_does_not_contain_secrets_from_config_providers() -> N
     assert "hunter2" not in json.dumps(validate_connector(resolved | {"table": "t"}, WORKER).as_json())
 
 
-def test_validation_errors_contain_one_variable_for_each_value_and_short_values_do_not_change_longer_words() -> None:
+def test_validation_error_contains_the_variable_instead_of_the_resolved_value() -> None:
+    """The resolved value `file` also occurs in the variable of the password. The value is not replaced there."""
     variables = {"password": "${file:/run/secrets/db:a}", "driver.user": "${file:/u:user}", "driver.db": "${env:DB}"}
     originals = {"name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "missing", **variables}
     values = {"password": "postgres", "driver.user": "file", "driver.db": "missings"}
@@ -275,7 +276,8 @@ def test_validation_request_with_an_unknown_plugin_or_a_different_connector_clas
         validate_connector(props, WORKER, plugin=f"{__name__}:ExampleSink")
 
 
-def test_function_plugin_config_lists_the_keys_of_a_plugin_and_for_a_connector_also_the_framework_keys() -> None:
+def test_configuration_keys_of_a_connector_plugin_include_the_framework_keys() -> None:
+    """For other plug-ins, such as transforms, only the plug-in's own configuration keys are returned."""
     assert [item["name"] for item in plugin_config("HoistField$Value")] == ["field"]
     assert "schemas.enable" in [item["name"] for item in plugin_config("JsonConverter")]
     names = [item["name"] for item in plugin_config(f"{__name__}:ExampleSource")]
@@ -389,7 +391,7 @@ def test_converter_settings_without_the_converter_class_are_reported_as_ignored(
     ]
 
 
-def test_exactly_once_support_value_required_is_rejected_and_value_requested_is_accepted() -> None:
+def test_exactly_once_support_may_be_requested_but_not_required() -> None:
     result = validate(ExampleSource, table="t", exactly__once__support="required")
     assert result.values["exactly.once.support"].errors == [
         "This worker delivers the records of source connectors at least once, not exactly once: "

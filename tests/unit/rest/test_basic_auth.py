@@ -75,7 +75,9 @@ def test_users_are_read_from_the_configured_users_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("section", ["KafkaConnect", "other"])
 @pytest.mark.parametrize("variable", ["KAFKA_OPTS", "JAVA_TOOL_OPTIONS"])
-def test_users_are_read_from_the_file_that_the_jaas_file_names(tmp_path: Path, section: str, variable: str) -> None:
+def test_users_are_read_from_the_users_file_specified_in_the_jaas_file(
+    tmp_path: Path, section: str, variable: str
+) -> None:
     (tmp_path / "users").write_text("alice=secret\n")
     (tmp_path / "jaas.conf").write_text(f'{section} {{ {LOGIN_MODULE} required file="{tmp_path}/users"; }};')
     environment = {variable: f"-Djava.security.auth.login.config={tmp_path}/jaas.conf"}

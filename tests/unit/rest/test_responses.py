@@ -157,12 +157,12 @@ async def test_request_for_an_unreachable_leader_is_executed_when_this_worker_be
 
 
 @pytest.mark.parametrize(("method", "status", "calls_expected"), [("PUT", 204, 2), ("POST", 500, 1)])
-async def test_forwarded_put_request_is_retried_and_other_requests_fail_if_a_rebalance_replaces_a_suspended_worker(
+async def test_put_request_to_a_suspended_leader_is_retried_after_a_rebalance(
     monkeypatch: pytest.MonkeyPatch, method: str, status: int, calls_expected: int
 ) -> None:
-    """A PUT request is retried.
+    """This worker forwards a request to a suspended leader. A rebalance then elects another leader.
 
-    Other requests fail, because the suspended worker may still execute them.
+    A PUT request is retried. Other requests fail, because the suspended worker may still execute them.
     """
     monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
     monkeypatch.setattr(rest_client, "REPLACED_GRACE_S", 0.1)

@@ -42,7 +42,7 @@ def test_conflict_between_two_client_overrides_is_reported_as_an_error_of_one_of
     assert "delivery.timeout.ms must be at least linger.ms + request.timeout.ms" in problem.message
 
 
-def test_warnings_about_client_keys_of_the_worker_are_not_repeated_for_a_connector() -> None:
+def test_warnings_about_the_workers_client_properties_are_not_repeated_for_a_connector() -> None:
     worker = {"producer.lingr.ms": "1"}
     assert list(override_problems(Source, {"producer.override.linger.ms": "1"}, worker)) == []
 

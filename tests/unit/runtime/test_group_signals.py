@@ -11,7 +11,8 @@ from headrace.runtime.group_signals import GROUP_SIGNALS, withheld
 _SHOW_MASK = "import signal; print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))))"
 
 
-def test_signals_are_blocked_in_child_processes_started_in_a_withheld_block_and_the_parents_mask_is_restored() -> None:
+def test_context_manager_blocks_sigint_and_sigterm_in_child_processes() -> None:
+    """After the `with` statement, the parent process has its previous signal mask again."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with withheld():
         shown = subprocess.run([sys.executable, "-c", _SHOW_MASK], capture_output=True, text=True, check=True).stdout

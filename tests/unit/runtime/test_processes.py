@@ -52,7 +52,10 @@ def _processes(control: socket.socket) -> Processes:
 
 
 def _requests(server: socket.socket) -> list[int]:
-    """Receive all spawn requests at the fork server's end. Close their channels and return the request numbers."""
+    """Receive all spawn requests from the fork server's socket `server`. Return the numbers of the requests.
+
+    Each request contains the file descriptor of a channel. Close these file descriptors.
+    """
     numbers: list[int] = []
     while True:
         try:
@@ -82,7 +85,8 @@ async def test_spawn_fails_with_the_reason_if_the_fork_server_cannot_fork(
         await spawning
 
 
-async def test_spawn_of_a_child_process_that_exits_immediately_returns_an_ended_host_process(control: Any) -> None:
+async def test_spawn_succeeds_even_if_the_child_process_exits_immediately(control: Any) -> None:
+    """The future `ended` of the returned `HostProcess` object contains the exit status."""
     worker, server = control
     processes = _processes(worker)
     spawning = asyncio.ensure_future(processes.spawn("task-0", _handler))

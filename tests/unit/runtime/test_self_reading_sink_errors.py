@@ -75,7 +75,9 @@ def test_records_that_fail_in_a_sink_that_reads_its_topics_itself_are_sent_to_th
     assert "topic t, partition 1, offset 3 was deleted from its topic" in caplog.text
 
 
-def test_error_report_without_a_dead_letter_queue_counts_and_logs_the_records(caplog: pytest.LogCaptureFixture) -> None:
+def test_reported_records_are_counted_and_logged_if_no_dead_letter_queue_is_configured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     errors, counters = make(error_policy(tolerate=True, log=True, log_messages=True), None)
     with caplog.at_level(logging.ERROR):
         errors.report(RECORDS[:1])
@@ -85,7 +87,8 @@ def test_error_report_without_a_dead_letter_queue_counts_and_logs_the_records(ca
     assert counters.skipped == 1
 
 
-def test_error_report_writes_the_dlq_records_and_raises_an_error_if_errors_are_not_tolerated() -> None:
+def test_dlq_records_are_written_even_if_errors_are_not_tolerated() -> None:
+    """The method `report` then raises ToleranceExceeded."""
     producer = Producer()
     errors, counters = make(error_policy(), producer)
     assert not errors.tolerates_errors

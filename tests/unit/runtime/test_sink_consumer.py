@@ -62,7 +62,7 @@ async def test_consumer_is_polled_only_while_the_records_waiting_for_the_task_ar
     assert await is_poll_allowed(polls(*waiting)) is is_allowed
 
 
-async def test_delayed_poll_is_allowed_when_the_task_has_put_records_of_earlier_polls() -> None:
+async def test_consumer_delays_the_next_poll_until_the_task_has_put_earlier_records() -> None:
     waiting = polls(WAITING_BYTES_MAX + 1, 5)
     poll = asyncio.ensure_future(waiting.wait_until_below_limits())
     await asyncio.sleep(0)

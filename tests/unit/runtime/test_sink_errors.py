@@ -114,7 +114,7 @@ def test_collected_dlq_records_are_sent_only_once() -> None:
     assert offsets(producer) == [12]
 
 
-def test_record_that_a_sink_task_reports_is_sent_to_the_dlq_immediately_with_its_fetched_bytes() -> None:
+def test_reported_record_is_sent_to_the_dlq_immediately_with_its_original_bytes() -> None:
     errors, producer, _ = make()
     future = errors.report(record(16, "another value"), DataError("no"))
     assert future.done()
@@ -150,7 +150,7 @@ def test_future_of_an_error_report_completes_when_the_dlq_record_is_acknowledged
     assert future.result(0) is None
 
 
-def test_error_report_for_a_record_without_fetched_bytes_reads_the_record_from_its_topic_again() -> None:
+def test_reported_record_is_read_again_if_its_original_bytes_are_no_longer_in_memory() -> None:
     async def read(topic: str, partition: int, offset: int) -> RecordColumns | None:
         assert (topic, partition, offset) == ("t", 1, 16)
         return RecordColumns([b"original"], keys=[b"key"], timestamps=[5], offsets=[16])
@@ -162,14 +162,16 @@ def test_error_report_for_a_record_without_fetched_bytes_reads_the_record_from_i
     ]
 
 
-def test_dlq_record_has_a_reencoded_value_and_a_reencoded_header_if_its_source_record_was_deleted() -> None:
+def test_dlq_record_is_encoded_again_if_the_consumed_record_was_deleted() -> None:
+    """The topic no longer contains the original bytes. A header marks the new bytes as encoded again."""
     errors, producer, _ = make()
     errors.report(record(16, "new", raw=None), DataError("no")).result(0)
     assert producer.sent[0].values == [b"new"]
     assert (REENCODED_HEADER, b"true") in (producer.sent[0].headers or [[]])[0]
 
 
-def test_reported_record_is_sent_to_the_dead_letter_queue_and_an_error_is_raised_if_errors_are_not_tolerated() -> None:
+def test_reported_record_is_sent_to_the_dlq_even_if_errors_are_not_tolerated() -> None:
+    """The method `report` then raises ToleranceExceeded."""
     errors, producer, counters = make(tolerate=False)
     with pytest.raises(
         ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"

@@ -253,7 +253,8 @@ def test_records_of_a_partition_that_the_task_paused_are_put_only_after_the_task
     assert offsets_of(put_next(core)) == [(0, 0)]
 
 
-def test_poll_without_records_causes_a_put_if_the_task_has_paused_the_partitions_of_all_waiting_records() -> None:
+def test_empty_poll_causes_an_empty_put_if_all_fetched_records_are_of_paused_partitions() -> None:
+    """The task itself has paused these partitions. Many tasks resume partitions in `put`."""
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 1), Chunk(B, 0, 1)])
     core.pause_partitions([A])
@@ -290,7 +291,7 @@ def test_sink_task_ignores_events_that_arrive_after_its_stop() -> None:
     assert core.next_step(0) == [Wait(None)]
 
 
-def test_sink_task_requests_the_next_poll_when_at_most_one_fetched_chunk_waits_to_be_put() -> None:
+def test_sink_task_polls_again_when_only_the_records_of_one_partition_wait_for_a_put() -> None:
     core = assigned_core(A, B, records_max=2)
     assert core.on_fetched([Chunk(A, 0, 2), Chunk(B, 0, 2)]) == []
     put_next(core)
@@ -298,7 +299,8 @@ def test_sink_task_requests_the_next_poll_when_at_most_one_fetched_chunk_waits_t
     assert core.next_step(0)[0] == Poll(1)
 
 
-def test_committed_offset_advances_past_fetched_chunks_without_records() -> None:
+def test_committed_offset_advances_past_control_batches() -> None:
+    """The poll has returned only control batches and no records."""
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 0, next_offset=5)])
     assert isinstance(core.next_step(0)[-1], Wait)
@@ -362,7 +364,7 @@ def test_records_that_are_selected_from_sink_records_keep_their_partitions_and_o
         records[5]
 
 
-def test_task_leaves_its_group_without_a_commit_while_its_worker_does_not_confirm_that_the_task_may_run() -> None:
+def test_task_leaves_its_group_without_a_commit_if_another_worker_may_run_the_task() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -381,7 +383,8 @@ def test_task_leaves_its_group_without_a_commit_while_its_worker_does_not_confir
     assert core.assignment == frozenset()
 
 
-def test_task_continues_at_the_committed_offsets_when_its_worker_confirms_again_that_the_task_may_run() -> None:
+def test_task_continues_at_the_committed_offsets_after_it_has_rejoined_its_group() -> None:
+    """The task leaves the group while another worker may run the task. After that, the task joins the group again."""
     core = assigned_core(A)
     core.on_fetched([Chunk(A, 0, 4)])
     core.on_confirmed(False)
@@ -396,7 +399,7 @@ def test_task_continues_at_the_committed_offsets_when_its_worker_confirms_again_
     assert committed(core) == {A: 4}
 
 
-def test_put_that_failed_is_not_retried_while_the_worker_does_not_confirm_that_the_task_may_run() -> None:
+def test_failed_put_with_records_is_not_retried_if_another_worker_may_run_the_task() -> None:
     core = assigned_core(A)
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -409,7 +412,7 @@ def test_put_that_failed_is_not_retried_while_the_worker_does_not_confirm_that_t
     assert core.next_step(1000) == [Wait(None)]
 
 
-def test_put_without_records_is_not_retried_while_the_worker_does_not_confirm_that_the_task_may_run() -> None:
+def test_failed_put_without_records_is_not_retried_if_another_worker_may_run_the_task() -> None:
     core = SinkTaskCore("c-0")
     core.on_fetched([])
     core.put_failed(RetriableError("later"), now_ms=0)
@@ -417,7 +420,8 @@ def test_put_without_records_is_not_retried_while_the_worker_does_not_confirm_th
     assert core.next_step(1000) == [Wait(None)]
 
 
-def test_stopped_sink_task_does_not_rejoin_its_group_if_the_worker_confirms_the_task_after_the_stop() -> None:
+def test_stopped_sink_task_does_not_rejoin_its_group() -> None:
+    """After the stop, the worker confirms that no other worker may run the task."""
     core = assigned_core(A)
     core.on_confirmed(False)
     core.release(frozenset({A}))

@@ -14,7 +14,7 @@ from support.errors import error_policy
 
 
 class Numbers(list[int]):
-    """A sequence of records with the method `take`, which selects records by their indexes."""
+    """Numbers that stand for records. The method `take` selects numbers by their indexes."""
 
     def take(self, indexes: Any) -> Numbers:
         return Numbers(self[index] for index in indexes)
@@ -52,7 +52,11 @@ def stages(
 TOLERANT = error_policy(tolerate=True)
 
 
-def test_records_with_an_error_in_the_record_errors_exception_of_their_batch_are_skipped_and_reported() -> None:
+def test_failed_records_of_a_batch_are_skipped_and_reported() -> None:
+    """The operation raises `RecordErrors` with the indexes of the failed records.
+
+    The operator then calls the operation again without these records.
+    """
     built, reported = stages(TOLERANT)
     calls: list[list[int]] = []
 
@@ -81,7 +85,8 @@ def test_records_are_tried_one_at_a_time_after_a_batch_error_without_record_inde
     assert [list(part) for _, part in reported] == [[3], [3]]
 
 
-def test_first_error_is_raised_with_its_record_stage_and_class_if_errors_are_not_tolerated() -> None:
+def test_first_error_is_raised_if_errors_are_not_tolerated() -> None:
+    """The error text contains the record, the stage and the class."""
     built, reported = stages(error_policy())
 
     def fails(_part: Numbers) -> None:
@@ -178,7 +183,7 @@ def test_each_record_with_a_retriable_error_is_retried_before_the_next_record() 
     assert [list(part) for _, part in reported] == [[3]]
 
 
-def test_stateful_operation_with_record_errors_returns_the_results_of_the_records_without_errors() -> None:
+def test_stateful_operation_returns_the_results_of_the_other_records_if_a_record_fails() -> None:
     built, reported = stages(TOLERANT)
 
     def partly(part: Numbers) -> list[int]:
@@ -207,7 +212,8 @@ def test_stateful_operation_that_does_not_identify_bad_records_fails_the_task(er
     assert reported == []
 
 
-def test_stateful_operation_may_raise_a_record_errors_exception_without_results_if_every_record_failed() -> None:
+def test_stateful_operation_needs_no_results_if_all_records_fail() -> None:
+    """The operation may then raise `RecordErrors` without the argument `results`."""
     built, reported = stages(TOLERANT)
 
     def fails(_part: Numbers) -> None:

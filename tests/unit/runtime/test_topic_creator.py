@@ -40,7 +40,7 @@ class FakeAdmin:
         ("-1", "3", "the brokers' default number of partitions and replication factor 3"),
     ],
 )
-async def test_log_line_about_a_created_topic_names_the_defaults_of_the_brokers(
+async def test_log_line_about_a_created_topic_says_if_a_default_of_the_brokers_is_used(
     partitions: str, replication_factor: str, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = {

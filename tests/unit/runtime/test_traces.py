@@ -1,4 +1,4 @@
-"""Tests of stack traces and error messages: their texts, their cached frames, and how long texts are shortened."""
+"""Tests of stack traces and error messages. Frames are cached, and long texts are shortened."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_exception_line_contains_only_the_class_name_if_the_exception_has_no_mes
     assert exception_line(python_trace(ValueError())) == "ValueError"
 
 
-def test_function_exception_line_returns_the_whole_text_if_the_text_has_no_stack_frames() -> None:
+def test_exception_line_is_the_first_line_of_a_text_without_stack_frames() -> None:
     assert exception_line("the process exited with code 9\n") == "the process exited with code 9"
     assert exception_line("") == ""
 
@@ -146,7 +146,7 @@ def test_failure_is_logged_and_described_if_str_of_its_exception_fails(
     assert str(tolerance_exceeded(failure, "a record")).endswith(f"{type(error).__name__}: <exception str() failed>")
 
 
-def test_log_line_of_a_failed_record_does_not_contain_the_middle_of_a_long_message(
+def test_log_line_of_a_failed_record_omits_the_middle_of_a_long_error_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failure = Failure(Stage.TRANSFORMATION, "C", raised(ValueError("x" * 2_000_000)), 1)

@@ -69,7 +69,7 @@ class FakeHost(HostProcess):
 
 
 class FakeProcesses:
-    """Creates fake host processes instead of child processes."""
+    """Creates `FakeHost` objects. Starts no child processes."""
 
     def __init__(self) -> None:
         self.hosts: list[FakeHost] = []
@@ -323,9 +323,8 @@ async def test_connectors_are_started_again_in_separate_host_processes_if_their_
         assert listener.states == [(InstanceId("a", None, 3), "FAILED")]
 
 
-async def test_connector_starts_that_the_exit_of_a_shared_process_interrupts_are_repeated_in_separate_processes() -> (
-    None
-):
+async def test_interrupted_start_of_a_connector_is_repeated_if_its_shared_process_exits() -> None:
+    """Two connectors start in the shared process. Each of them is then started in a process of its own."""
     async with running() as (worker, processes, listener):
         await worker.start_connector(A, {"connector.class": "C"})
         processes.hosts[0].responses[messages.StartConnector] = asyncio.Event()

@@ -101,7 +101,7 @@ def found_by(finder: BackupFinder) -> Iterator[BackupObject]:
 
 
 def measured(action: Callable[[], Any]) -> tuple[float, int]:
-    """Run `action`. Return its CPU time in seconds and the maximum number of bytes that it allocated."""
+    """Run `action`. Return its CPU time in seconds and its peak memory usage in bytes."""
     tracemalloc.start()
     began_s = time.process_time()
     action()

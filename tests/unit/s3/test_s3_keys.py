@@ -78,7 +78,9 @@ def test_warning_says_that_keys_with_the_prefix_confluent_topic_have_no_effect()
         ("s3.bucket.name", "", "non-empty"),
     ],
 )
-def test_error_for_an_invalid_s3_sink_value_contains_the_key_and_the_reason(key: str, value: str, reason: str) -> None:
+def test_s3_sink_configuration_error_contains_the_configuration_key_and_the_reason(
+    key: str, value: str, reason: str
+) -> None:
     props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "flush.size": "9", key: value}
     (error,) = S3SinkConfig.errors(props)
     assert error.key in (key, "aws.secret.access.key")

@@ -174,7 +174,7 @@ class TestPartitioners:
 
 
 class RecordedFiles:
-    """A set of files that stores the offsets of its records."""
+    """A fake for `Files`. It stores only the offsets of the appended records."""
 
     def __init__(self, directory: str, first: int) -> None:
         self.directory, self.first, self.offsets = directory, first, []  # type: ignore[var-annotated]

@@ -17,10 +17,10 @@ from support.ports import free_ports
 
 
 @pytest.mark.parametrize("waits_for", ["the quorum", "its logs"])
-def test_cancelled_start_of_a_node_closes_the_quorum_of_the_node(
+def test_raft_client_of_a_node_is_closed_if_the_start_of_the_node_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str
 ) -> None:
-    """An open quorum would still write to the metadata log after the node has unlocked its directories."""
+    """An open Raft client (class `Quorum`) would write to the metadata log after the directories are unlocked."""
 
     async def work() -> None:
         waiting, (port, other) = asyncio.Event(), free_ports(2)

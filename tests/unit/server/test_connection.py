@@ -381,7 +381,8 @@ def test_responses_that_complete_after_the_client_disconnects_are_dropped(client
     assert client.router.is_disconnected
 
 
-def test_closing_connection_whose_client_does_not_read_is_aborted(client: SimulatedClient) -> None:
+def test_closed_connection_is_aborted_if_the_client_does_not_read_the_last_responses(client: SimulatedClient) -> None:
+    """Without the abort, the last responses would stay in memory."""
     client.connection.close("enough")
     client.connection.sweep()
     assert client.transport.aborted

@@ -197,7 +197,7 @@ def test_metadata_change_is_reverted_if_its_records_cannot_be_appended() -> None
     run(work())
 
 
-def test_change_of_a_cancelled_request_is_still_committed() -> None:
+def test_metadata_change_is_committed_even_if_its_request_is_cancelled() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
         waiting = asyncio.ensure_future(cluster.service.submit(next_block))
@@ -250,7 +250,9 @@ def test_controller_whose_event_loop_was_blocked_handles_pending_heartbeats_befo
     assert "fencing the broker" not in caplog.text
 
 
-def test_suspected_broker_that_refuses_connections_is_fenced_before_its_session_expires() -> None:
+def test_dead_broker_is_fenced_before_its_session_expires() -> None:
+    """The broker refuses the connection of a probe."""
+
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
         for broker in (2, 3):
@@ -266,7 +268,7 @@ def test_suspected_broker_that_refuses_connections_is_fenced_before_its_session_
     run(work())
 
 
-def test_suspected_broker_that_accepts_and_closes_connections_is_probed_again() -> None:
+def test_broker_is_probed_again_if_it_accepts_and_closes_the_connection_of_the_probe() -> None:
     """The kernel accepts connections for a killed process until its listening socket is closed."""
 
     async def work() -> None:
@@ -289,7 +291,10 @@ def test_suspected_broker_that_accepts_and_closes_connections_is_probed_again() 
 
 
 def test_broker_that_was_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
-    """The controller fences a suspected broker that refuses the probe's connections, even if the broker is alive."""
+    """The controller suspects that the broker is dead, and opens a connection to the broker as a probe.
+
+    If the broker refuses the connection, the controller fences the broker. A live broker may refuse connections, too.
+    """
 
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()

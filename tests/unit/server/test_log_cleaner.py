@@ -33,7 +33,7 @@ BOTH = LogConfig(cleanup_compact=True, cleanup_delete=True, retention_ms=1000)
 
 
 class RecordingCleaner(InlineCleaner):
-    """A cleaner that records its jobs and calls `between` after each report."""
+    """Stores the cleaning jobs. Calls `between` after each cleaned segment and at the end of each job."""
 
     def __init__(self, storage: Storage, between: Callable[[], None] = lambda: None) -> None:
         super().__init__(storage)

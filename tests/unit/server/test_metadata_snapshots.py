@@ -197,7 +197,7 @@ class TestLog:
         assert (log.log_start_offset, log.log_end_offset, log.latest_snapshot()) == (0, 3, None)
         assert names(storage) == ["00000000000000000000.log"]
 
-    def test_metadata_log_that_ends_before_its_snapshot_is_reset_to_the_end_offset_of_the_snapshot(self) -> None:
+    def test_metadata_log_is_reset_to_the_end_offset_of_the_snapshot_if_the_log_ends_earlier(self) -> None:
         """In a power failure, an observer may lose unsynced records that its synced snapshot contains."""
         storage = MemoryStorage()
         log = filled(storage, 3)
@@ -274,11 +274,11 @@ def test_snapshot_of_a_thousand_topics_is_encoded_in_chunks() -> None:
     assert image_from_records(parse_snapshot(b"".join(chunks)), 999, 1) == image
 
 
-def test_process_killed_while_a_fetched_snapshot_replaces_the_log_leaves_either_the_old_log_or_the_snapshot() -> None:
-    """After the kill, the directory must contain either the old log or the snapshot, but not a mixture.
+def test_directory_contains_the_old_log_or_the_snapshot_after_a_kill() -> None:
+    """A fetched snapshot replaces the metadata log. A kill of the process must not leave a mixture of both.
 
-    Records after the snapshot's end offset come from the diverged log and must not follow the snapshot. A log without
-    its first records and without a snapshot would not start.
+    The old log has diverged from the leader's log. Records of the old log must not remain after the end offset of the
+    snapshot. If the old log has lost its first records and there is no snapshot, the node cannot start.
     """
     before = KilledStorage()
     log = opened(before)

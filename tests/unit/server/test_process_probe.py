@@ -1,4 +1,8 @@
-"""Tests of the process probe: a process is dead only if its host refuses connections and no connection times out."""
+"""Tests of the process probe, which opens connections to check whether a node's process is dead.
+
+If two consecutive connection attempts are refused, the process is dead. Each attempt tries all addresses of the host.
+An attempt counts as refused if at least one address refuses the connection and no address times out.
+"""
 
 from __future__ import annotations
 

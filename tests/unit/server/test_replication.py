@@ -347,10 +347,10 @@ def test_partition_that_is_added_to_a_fetcher_is_fetched_before_the_current_long
     run(work())
 
 
-def test_follower_that_is_far_behind_the_leader_sends_the_next_fetch_before_it_appends_the_fetched_records(
+def test_follower_sends_the_next_fetch_before_the_append_if_it_is_far_behind_the_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only the last records are appended before the next fetch, because that fetch reports the new log end offset."""
+    """A follower that has caught up appends the records first. Its next fetch then reports the new log end offset."""
     done, requested = asyncio.Event(), list[tuple[int, int, int]]()
     batches = [
         bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))

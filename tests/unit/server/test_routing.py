@@ -77,7 +77,10 @@ def test_clients_cannot_use_connections_that_are_reserved_for_controllers() -> N
 
 
 def test_clients_cannot_use_connections_that_are_reserved_for_followers_on_a_shared_listener() -> None:
-    """Above the clients' quota, a new connection replaces the oldest connection that no follower uses."""
+    """The broker accepts a few connections above the clients' limit. These connections may come from followers.
+
+    When these connections are all open, a new connection replaces the oldest one. Connections of followers stay open.
+    """
     flooded = router(max_connections=1000, max_connections_per_ip=1000, brokers=3)
     clients = [connect(flooded) for _ in range(88)]
     replica, replica_transport = connect(flooded)

@@ -13,8 +13,8 @@ from headrace_broker.server.network.endpoints import Listener
 from headrace_broker.server.network.socket_server import SocketServer
 
 
-def test_socket_server_cannot_serve_its_bound_port_if_another_process_already_serves_this_port() -> None:
-    """Two nodes can bind the same port while neither listens, for example while both wait for their quorum."""
+def test_socket_server_cannot_listen_on_a_port_if_another_process_listens_on_the_port() -> None:
+    """Two nodes can bind the same port before they listen, for example while both nodes wait for the quorum."""
 
     async def serve_twice() -> None:
         first, second = SocketServer(50, -1, -1), SocketServer(50, -1, -1)

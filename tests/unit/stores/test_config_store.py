@@ -74,7 +74,8 @@ def test_initial_state_running_paused_or_stopped_is_parsed_to_a_target_state() -
         TargetState.from_initial_state("STARTED")
 
 
-async def test_config_listener_receives_each_change_and_the_snapshot_after_the_change_before_append_returns() -> None:
+async def test_config_listener_receives_each_change_before_the_append_completes() -> None:
+    """The listener also receives the new snapshot, which contains the change."""
     store, received = MemoryConfigStore(), list[tuple[ConfigChange, ConfigSnapshot]]()
     assert await store.append(PutConnector("before", {})) == 0
     snapshot = await store.start(lambda change, snapshot: received.append((change, snapshot)))

@@ -1,4 +1,7 @@
-"""Tests of StatusTopicState, which combines this worker's writes with the records of other workers in any order."""
+"""Tests of StatusTopicState, which combines this worker's writes with the records of other workers.
+
+The records of other workers may arrive before or after the acknowledgement of a write.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def read(state: StatusTopicState, offset: int, status: Status | None) -> tuple[S
     return state.apply(offset, encode_key(KEY), None if status is None else encode_status(status))
 
 
-def test_status_record_that_precedes_this_workers_own_write_in_the_status_topic_is_not_applied() -> None:
+def test_status_record_is_not_applied_if_it_precedes_this_workers_own_write() -> None:
     state = StatusTopicState()
     state.put("c", 0, OWN)
     assert read(state, 0, OTHER) is None
@@ -24,7 +27,7 @@ def test_status_record_that_precedes_this_workers_own_write_in_the_status_topic_
     assert state.get("c").tasks[0] == OWN
 
 
-def test_status_record_after_this_workers_own_write_is_applied_and_returned() -> None:
+def test_status_record_is_applied_and_returned_if_it_follows_this_workers_own_write() -> None:
     state = StatusTopicState()
     state.put("c", 0, OWN)
     state.on_written(KEY, 2)

@@ -143,7 +143,8 @@ def test_reset_offsets_with_shift_by_is_rejected_for_a_partition_without_a_commi
         resets.shift_offsets([("t", 1)], {("t", 0): 5}, 1)
 
 
-def test_new_group_offsets_outside_the_log_are_replaced_by_the_earliest_or_latest_offset_with_a_warning() -> None:
+def test_requested_offset_outside_the_log_is_replaced_by_the_earliest_or_latest_offset() -> None:
+    """Each replaced offset causes a warning."""
     low, fine, high = ("t", 0), ("t", 1), ("t", 2)
     starts, ends = dict.fromkeys((low, fine, high), 10), dict.fromkeys((low, fine, high), 20)
     plan, warnings = resets.clamp_offsets({low: 9, fine: 20, high: 21}, starts, ends)

@@ -78,7 +78,7 @@ def test_producer_perf_test_prints_the_steady_state_message_once() -> None:
     assert "10 steady state records sent" in stats.total_line(20)
 
 
-def test_perf_test_formats_dates_as_java_does() -> None:
+def test_date_format_option_of_the_consumer_perf_test_accepts_a_java_pattern() -> None:
     text = format_date(1_700_000_000_123, "yyyy-MM-dd HH:mm:ss:SSS")
     assert text.endswith(":20:123")
     assert text.startswith("2023-11-1")

@@ -36,7 +36,8 @@ def test_console_consumer_prints_all_record_fields_in_kafkas_order() -> None:
     ]
 
 
-def test_console_consumer_prints_the_text_null_without_a_key_and_the_text_no_headers_without_headers() -> None:
+def test_console_consumer_prints_placeholders_if_a_record_has_no_key_and_no_headers() -> None:
+    """The placeholders are `null` and `NO_HEADERS`, as in Apache Kafka."""
     formatter = RecordFormatter({"print.key": "true", "print.headers": "true", "key.separator": "|"})
     assert formatter.format(0, RecordColumns(values=[b"v"])) == b"NO_HEADERS|null|v\n"
 

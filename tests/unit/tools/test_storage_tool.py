@@ -37,9 +37,8 @@ def test_formatted_log_directory_cannot_be_formatted_again_without_the_option_ig
     assert lines[4].startswith(f"Found metadata: {{cluster.id={ID}, directory.id=")
 
 
-def test_storage_tool_rejects_invalid_cluster_ids_missing_files_and_the_option_standalone_with_static_voters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_storage_tool_rejects_invalid_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The arguments are an invalid cluster ID, a missing file, and the option `--standalone` with static voters."""
     assert main(["format", "-t", "short", "-c", properties(tmp_path)]) == 1
     assert "cluster id 'short' is not 16 bytes" in capsys.readouterr().err
     assert main(["info", "-c", str(tmp_path / "missing")]) == 1

@@ -139,7 +139,8 @@ def test_option_topics_with_overrides_shows_only_topics_that_have_topic_level_co
     assert list(describe(plain, Report(only_overrides=True), LIVE)) == []
 
 
-def test_describe_lists_adding_and_removing_replicas_and_prints_n_a_if_the_elr_is_unknown() -> None:
+def test_describe_output_contains_the_replicas_of_a_reassignment() -> None:
+    """The columns are `Adding Replicas` and `Removing Replicas`. If the ELR is unknown, its column contains `N/A`."""
     moving = PartitionDescription(0, 1, (1, 2, 3), (1, 2), reassignment=Reassignment((1, 2, 3), (3,), (1,)))
     topic = TopicDescription("t", "AAAAAAAAAAAAAAAAAAAAAA", (moving,))
     first, second = describe(topic, Report(), LIVE)

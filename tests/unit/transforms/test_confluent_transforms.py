@@ -96,14 +96,13 @@ class TestFilter:
         ]
 
     @pytest.mark.parametrize("value", [{}, {"author": None}, None, {"title": "x"}])
-    def test_property_missing_or_null_behavior_of_filter_determines_if_the_record_fails_is_kept_or_is_dropped(
-        self, value: Any
-    ) -> None:
+    def test_record_without_the_field_of_the_filter_condition_fails_or_is_kept_or_is_dropped(self, value: Any) -> None:
+        """The property `missing.or.null.behavior` determines what happens to the record."""
         assert "is missing or null" in str(transform_errors(self.filter(), source_batch([value]))[0])
         assert kept_values(self.filter(missing__or__null__behavior="include"), [value]) == [value]
         assert kept_values(self.filter(missing__or__null__behavior="exclude"), [value]) == []
 
-    def test_filter_fails_for_a_record_that_lacks_the_parent_field_in_the_condition(self) -> None:
+    def test_filter_on_a_nested_field_fails_if_the_record_lacks_the_parent_field(self) -> None:
         nested = self.filter(filter__condition="$.key[?(@.n == 1)]")
         assert "is missing or null" in str(transform_errors(nested, source_batch([{"other": 1}]))[0])
 

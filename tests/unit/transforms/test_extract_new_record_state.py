@@ -93,7 +93,8 @@ def test_record_of_a_delete_event_keeps_its_schema_unless_the_configured_mode_co
     assert extract([DELETE], delete__tombstone__handling__mode="delete-to-tombstone")[0].value_schema is None
 
 
-def test_rewrite_mode_adds_a_field_named_deleted_with_the_value_true_or_false_to_each_row() -> None:
+def test_rewrite_mode_adds_its_own_field_to_each_row() -> None:
+    """The field `__deleted` has the value `true` or `false`."""
     found = extract([UPDATE, DELETE], delete__tombstone__handling__mode="rewrite")
     assert [record.value["__deleted"] for record in found] == ["false", "true"]
     assert found[0].value_schema.field("__deleted").schema == OPTIONAL_STRING_SCHEMA
@@ -112,7 +113,8 @@ def test_event_fields_listed_in_add_fields_are_added_to_rows() -> None:
     assert found.value["_op"] == "c"
 
 
-def test_rewrite_mode_adds_the_field_named_deleted_before_the_fields_listed_in_add_fields() -> None:
+def test_rewrite_mode_adds_its_own_field_before_the_other_added_fields() -> None:
+    """The field `__deleted` precedes the fields of the property `add.fields`."""
     (found,) = extract([DELETE], add__fields="op", delete__tombstone__handling__mode="rewrite")
     assert list(found.value) == ["id", "name", "route", "__deleted", "__op"]
     assert found.value["__op"] == "d"

@@ -78,7 +78,8 @@ def test_drop_headers_removes_headers_and_insert_header_appends_a_header() -> No
     ]
 
 
-def test_transform_header_from_copies_or_moves_fields_to_headers() -> None:
+def test_fields_of_a_record_are_copied_or_moved_to_headers() -> None:
+    """The transform is `HeaderFrom`."""
     batch = source_batch([Struct(ROW, {"i": 1, "s": "a"})], ROW, headers=[Headers().add("h", 0)])
     (moved,) = records(make_plugin("HeaderFrom$Value", fields="s", headers="from", operation="move").apply_batch(batch))
     assert moved.headers == [Header("h", None, 0), Header("from", STRING_SCHEMA, "a")]

@@ -202,9 +202,10 @@ def connector(props: dict[str, str]) -> dict[str, str]:
         ({**DISTRIBUTED, "python.transform.enable": "true"}, True),
     ],
 )
-def test_python_transform_is_rejected_without_running_its_code_unless_python_transform_enable_permits_it(
+def test_python_transform_runs_its_code_only_if_the_worker_permits_the_transform(
     worker: dict[str, str], is_permitted: bool, tmp_path: Path
 ) -> None:
+    """If the worker's property `python.transform.enable` is false, the transform is rejected."""
     marker = tmp_path / "executed"
     (tmp_path / "code.py").write_text(f"open({str(marker)!r}, 'w').close()\ndef f(value): return value\n")
     config = connector({"file": str(tmp_path / "code.py"), "function": "f"})

@@ -40,7 +40,7 @@ def test_replace_field_keeps_only_included_fields_that_are_not_excluded(
     assert apply_to_value(make_plugin("ReplaceField$Value", **props), Struct(ROW, VALUE), ROW)[1].row == kept
 
 
-def test_replace_field_keeps_null_values_and_replaces_null_fields_with_schema_defaults() -> None:
+def test_replace_field_keeps_tombstones_and_replaces_null_fields_with_schema_defaults() -> None:
     replace = make_plugin("ReplaceField$Value", exclude="dont")
     assert apply_to_value(replace, None, ROW) == (ROW, None)
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7)), ("m", INT32_SCHEMA)])

@@ -1,8 +1,8 @@
 """Encodes and decodes the records of `__consumer_offsets`, in Kafka's format.
 
-A key is an int16 type and the key's fields. Types 0 and 1 are committed offsets, type 2 is a classic
-group, and other types belong to newer kinds of groups. A value is an int16 version and the value's
-fields. A null value is a tombstone.
+A record key starts with an int16, the record type. The fields of this type follow. Types 0 and 1 are committed offsets,
+type 2 is a classic group, and other types belong to newer kinds of groups. A record value starts with an int16, the
+version. The fields of this version follow. A null value is a tombstone.
 
 Groups are written in version 3. Offsets are written in version 3, or in version 1 if they have an expire timestamp.
 Kafka 2.1 and newer can read these versions, and so can the lag monitors that parse this topic. This module can decode

@@ -174,7 +174,7 @@ class GroupShard:
             self.groups[record.key.group] = ClassicGroup(record.key.group, record.value.commit_timestamp)
 
     def on_loaded(self, now_ms: int) -> CoordinatorResult:
-        """Start a full session for every member, and rebalance groups that have more members than group.max.size."""
+        """Restart the session timeout of every member. Rebalance groups that have more members than group.max.size."""
         out = CoordinatorResult()
         for group in self.groups.values():
             for member in group.members.values():

@@ -2,9 +2,9 @@
 
 This module accesses the log's files through the storage interface. It uses neither the broker nor the clock. If the
 offset map becomes full, the first pass stops, and only the records that it has read are cleaned. The second pass writes
-each group of old segments as one new segment with `.cleaned` files. It syncs these files before it reports the segment.
-The broker replaces the old segments in the order of the reports, because a tombstone must not be removed before the
-older records of its key.
+each group of old segments as one new segment with `.cleaned` files. When these files are synced, the function `clean`
+yields a `CleanedSegment` object. The broker receives these objects and replaces the old segments in the same order,
+because a tombstone must not be removed before the older records of its key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Identifies batches of aborted transactions, and transaction markers whose transactions have no records left.
+"""Identifies batches of aborted transactions, and markers of transactions that have no records left.
 
-The tracker receives the aborted transactions from the transaction indexes, and then every batch of a log in order. Both
-passes of a cleaning use the tracker. The first pass skips the records of aborted transactions. The second pass removes
-these records and collects the index entries to retain.
+Each of the two passes of a cleaning creates a `TransactionTracker` with the aborted transactions from the log's
+transaction indexes. The pass then calls the tracker with each batch, in the order of the offsets. The first pass skips
+the records of aborted transactions. The second pass removes these records and collects the transaction index entries to
+retain.
 """
 
 from __future__ import annotations

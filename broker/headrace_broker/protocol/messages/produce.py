@@ -9,8 +9,9 @@ Changes by version:
 * 12: a transactional write adds its partition to the transaction implicitly (KIP-890).
 * 13 identifies topics by id.
 
-Versions 0-2 are not implemented: brokers advertise them but reject them, because librdkafka before 2.11 uses
-compression only if version 0 is advertised. With acks=0 the broker sends no response.
+Versions 0-2 are not implemented, so brokers reject produce requests with these versions. Brokers still advertise
+versions 0-2, because librdkafka before 2.11 uses compression only if version 0 is advertised. With acks=0 the broker
+sends no response.
 """
 
 from __future__ import annotations

@@ -70,7 +70,10 @@ def _unknown(index: int) -> DescribeQuorumResponsePartitionData:
 
 
 def _state(node_id: int, seen: Progress, ahead_ms: int) -> ReplicaState:
-    """Return the progress `seen` of a replica with wall-clock timestamps: the monotonic times plus `ahead_ms`."""
+    """Convert `seen`, the progress of a replica, to a `ReplicaState`.
+
+    `seen` contains monotonic times. Each monotonic time plus `ahead_ms` is a wall-clock time.
+    """
     return ReplicaState(
         replica_id=node_id,
         log_end_offset=seen.end_offset,

@@ -189,7 +189,7 @@ def _handle_session_fetch(
 def _record_follower_offsets(broker: Broker, session: FetchSession, request: FetchRequest, version: int) -> None:
     """Store the follower's fetch offsets in the leader's state.
 
-    A partition's error is reported when the partition is read.
+    This function ignores the error of a partition. A later read of the partition reports the error.
     """
     for topic in request.topics:
         for wanted in topic.partitions:
@@ -216,7 +216,11 @@ def _read_dirty_partitions(
 def _session_read_steps(
     broker: Broker, session: FetchSession, request: FetchRequest, version: int, reads: _PartitionReads
 ) -> Iterator[None]:
-    """Read the dirty partitions of the session (all partitions of a new session), one chunk per iteration."""
+    """Read the dirty partitions of the session. Yield after every `_PARTITIONS_PER_CHUNK` partitions.
+
+    A partition is dirty if the next response may contain new data of the partition. In a new session, all partitions
+    are dirty.
+    """
     is_full = request.session_epoch == INITIAL_EPOCH
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     if session.replica_id >= 0:

@@ -16,5 +16,5 @@ LISTENERS = CONTROLLER_ONLY
 
 
 def handle(context: RequestContext, request: FetchRequest, version: int) -> Awaitable[Response]:
-    """Pass the request to the quorum, which may respond only once there are new records."""
+    """Pass the request to the quorum. The quorum may wait for new records before it responds."""
     return context.node.quorum.handle(request)

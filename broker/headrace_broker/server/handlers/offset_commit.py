@@ -1,8 +1,10 @@
 """OffsetCommit (8): commit a group's offsets.
 
-Versions 2 to 4 have a retention time. Version 6 adds leader epochs, 7 adds static members, and from version 9 on the
-generation may be a member epoch. Version 10 identifies topics by id. A partition that does not exist has an error in
-the response; the offsets of the other partitions are committed.
+Versions 2 to 4 have a retention time. Version 6 adds leader epochs. Version 7 adds static members. In version 9 and
+later, the generation may be a member epoch. Version 10 identifies topics by id.
+
+If a partition does not exist, the response contains an error for this partition. The offsets of the other partitions
+are committed.
 """
 
 from __future__ import annotations

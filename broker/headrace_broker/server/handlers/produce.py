@@ -237,8 +237,9 @@ def _result_after_replication(
 def _is_still_in_log(partition: Partition, info: AppendInfo, epoch: int) -> bool:
     """Return whether a batch that was appended in leader epoch `epoch` is still in the log.
 
-    If another broker was the leader in the meantime, this broker's log may have been truncated. If this broker was the
-    leader in every epoch since then, for example after a replica was removed, the batch is still in the log.
+    If another broker was the leader in the meantime, this broker may have truncated its log. A new leader epoch can
+    also start while the leader stays the same, for example when a replica is removed. After such a new leader epoch,
+    the batch is still in the log.
     """
     if partition.leader_epoch == epoch:
         return True

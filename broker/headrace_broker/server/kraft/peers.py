@@ -143,10 +143,10 @@ class Peers:
         return connection
 
     def _record_failure(self, node_id: int, error: ClientError) -> bool:
-        """Store why the connection to `node_id` failed with `error`. Returns False if the caller should retry.
+        """Store the reason for a failed connection to node `node_id`. Return False if the caller should retry.
 
-        The caller should retry if the connection was accepted and then closed immediately, because the other process
-        may be exiting.
+        The caller should retry if the node accepted the connection and then closed the connection immediately. In this
+        case, the node's process may be exiting.
         """
         is_refused = is_connection_refused(error.__cause__)
         is_client_listener = isinstance(error, UnsupportedVersionError)

@@ -90,7 +90,10 @@ class QuorumMeter:
     # -- elections -----------------------------------------------------------------------------------------------
 
     def _on_metadata_change(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Count elections once this node has caught up. Elections that are replayed from the log are not counted."""
+        """Count leader elections.
+
+        Do not count elections while this node is still replaying the old records of the metadata log.
+        """
         if not self._node.watch.has_caught_up:
             return
         for name in delta.changed_topics:

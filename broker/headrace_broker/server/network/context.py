@@ -60,7 +60,7 @@ class RequestContext:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed cluster image."""
+        """The committed metadata image."""
         return self.node.committed.image
 
     @property

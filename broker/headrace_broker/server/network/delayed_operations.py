@@ -1,13 +1,16 @@
-"""Delayed operations (long-polling fetches and acks=all produces) as plain data, without an event loop.
+"""Delayed operations as plain data, without an event loop.
 
-This module keeps track of the waiting operations, and the purgatory (`purgatory.py`) completes them. The purgatory
-calls a method of this module for each append, leader change and deleted partition, and when time has passed. The method
-returns the operations that the purgatory must now complete. Each operation is returned exactly once, at the latest when
-its deadline has passed. An operation that was returned or cancelled uses no memory or CPU time.
+A delayed operation is a long-polling fetch request or a produce request with acks=all. This module keeps track of the
+delayed operations. The purgatory (`purgatory.py`) completes them.
 
-A delayed fetch completes once enough bytes were appended. A delayed produce completes once each of its partitions has
-reached the required offset. An append must not iterate over the produces that it does not complete, because one
-producer may have a thousand requests in flight.
+The purgatory calls a method of this module after an append, a leader change or the deletion of a partition. The
+purgatory also calls a method when the deadline of an operation has passed. The method returns the operations that the
+purgatory must now complete. Each operation is returned exactly once, at the latest when its deadline has passed. An
+operation that was returned or cancelled uses no memory or CPU time.
+
+A delayed fetch request completes when enough bytes were appended. A delayed produce request completes when each of its
+partitions has reached the required offset. One producer may have a thousand produce requests in flight. Therefore, an
+append must not iterate over the produce requests that it does not complete.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class DelayedOperations:
         return self._pending
 
     def produce_count(self) -> int:
-        """Return the number of delayed produces; the other operations are fetches."""
+        """Return the number of delayed produce requests. All other operations are fetch requests."""
         return sum(not entry[2].done and entry[2].required_offsets is not None for entry in self._deadlines)
 
     def watch(self, operation: DelayedOperation) -> None:
@@ -106,9 +109,9 @@ class DelayedOperations:
         return due
 
     def _complete_produces(self, key: Hashable, end_offset: int) -> list[DelayedOperation]:
-        """Return the produces that complete because `key`, their last pending partition, has reached `end_offset`.
+        """Return the delayed produce requests that complete now, in the order of their required offsets.
 
-        The produces are ordered by their required offset.
+        The partition `key` has reached `end_offset`. A produce request completes if it waits for no other partition.
         """
         waiting = self._produces.get(key)
         if waiting is None:
@@ -128,7 +131,10 @@ class DelayedOperations:
         return due
 
     def force_complete(self, key: Hashable) -> list[DelayedOperation]:
-        """Remove and return every operation that watches `key`, for example because its partition was deleted."""
+        """Remove and return every operation that watches `key`.
+
+        For example, the purgatory calls this method when the partition `key` was deleted.
+        """
         due = [*self._by_key.get(key, ()), *(operation for _, _, operation in self._produces.get(key, ()))]
         for operation in due:
             self._remove(operation)

@@ -50,10 +50,10 @@ def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
 
 
 def _group_duplicates(request: Any, field: str) -> Any:
-    """Return a copy of the request in which all items of `field` with the same name are combined into one list.
+    """Return a copy of the request in which the array `field` contains one list for each name.
 
-    `_split_node` counts a list as one item, so it does not separate duplicates. A list has at most two items, because
-    two are enough for the handler to reject the name.
+    A list contains the items with this name, but not more than two of them. The handler rejects a name if the name has
+    two items. `_split_node` counts a list as one item, so it does not separate duplicates.
     """
     by_name: dict[Hashable, list[Any]] = {}
     for item in getattr(request, field) or ():
@@ -179,10 +179,10 @@ class LargeRequests:
         write: Callable[[Any], Result],
         splits: tuple[RequestSplit, ...],
     ) -> Result:
-        """Decode a request with `read`, handle it in parts, and encode the response with `write`.
+        """Decode a request with `read`, handle the request in parts, and encode the response with `write`.
 
-        `read` and `write` run in another thread. Each of `splits` names nested arrays of the request. The request is
-        split by the first of `splits` that names a non-empty array.
+        `read` and `write` run in another thread. Each of `splits` is one way to split the request. This method uses the
+        first split with a non-empty outermost array (`items[0]`).
         """
         async with self._requests:
             with self._gc_paused():

@@ -59,13 +59,16 @@ class Purgatory:
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> None:
         """Complete the operations on `key` that can complete now.
 
-        The data of `key` has grown by `size_bytes` to `end_offset`. The completed operations run once the caller
-        returns.
+        The data of `key` has grown by `size_bytes` to `end_offset`. The purgatory sends the responses after the caller
+        has returned.
         """
         self._complete_soon(self._operations.try_complete(key, end_offset, size_bytes))
 
     def force_complete(self, key: Hashable) -> None:
-        """Once the caller returns, complete all operations on `key`, for example because its partition was deleted."""
+        """Complete all operations on `key` after the caller has returned.
+
+        For example, the broker calls this method when the partition `key` was deleted.
+        """
         self._complete_soon(self._operations.force_complete(key))
 
     def force_complete_now(self, key: Hashable) -> None:
@@ -81,7 +84,7 @@ class Purgatory:
         return len(self._operations)
 
     def produce_count(self) -> int:
-        """Return the number of delayed produces; the other operations are fetches."""
+        """Return the number of delayed produce requests. All other operations are fetch requests."""
         return self._operations.produce_count()
 
     def close(self) -> None:

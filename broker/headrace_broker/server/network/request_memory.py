@@ -87,7 +87,10 @@ class RequestMemoryPool:
         return self.used_bytes - over_limit_bytes - own_bytes + capacity_bytes <= allowed_bytes
 
     def release(self, user: MemoryPoolUser) -> None:
-        """Return all memory of a connection to the pool; the connection that has waited longest tries again."""
+        """Release all memory that the connection `user` has allocated from the pool.
+
+        After that, the connection that has waited longest for memory tries its allocation again.
+        """
         self._waiting.pop(user, None)
         self.used_bytes -= self._allocated.pop(user, 0)
         if self._over_limit_user is user:

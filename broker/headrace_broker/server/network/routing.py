@@ -314,7 +314,7 @@ class RequestRouter:
             connection.close()
 
     def close_stalled_connections(self) -> None:
-        """Close connections that hold request memory but receive no data, while other connections wait for memory.
+        """If other connections wait for request memory, close connections that hold memory but receive no data.
 
         The node calls this method every second.
         """

@@ -318,7 +318,10 @@ class ReplicaFetcher:
                 await self._handle_partition(*item)
 
     def _followed_partitions(self, response: FetchResponse) -> Iterator[_PartitionResponse]:
-        """Yield the partitions in the response, but skip those that are no longer fetched in the same leader epoch."""
+        """Yield the partitions in the response.
+
+        Skip a partition if it is no longer fetched, or if its leader epoch has changed since the request.
+        """
         for topic in response.responses:
             held = self._broker.partitions.by_id.get(topic.topic_id, {})
             for partition_data in topic.partitions:
@@ -333,9 +336,9 @@ class ReplicaFetcher:
     def _send_fetch_ahead(self, responses: list[_PartitionResponse]) -> None:
         """Send the next fetch before `responses` are processed, if every log that receives records is far behind.
 
-        If one of these logs has caught up, do nothing: the next fetch is sent after the append, with the new log end
-        offset. With an earlier fetch, the leader would learn the new offset only after another long response, with the
-        records of other partitions.
+        If one of these logs has caught up, send no fetch here. The next fetch is then sent after the append, and
+        contains the new log end offset of this log. A fetch before the append cannot contain this offset. The leader
+        would then receive this offset only in a later fetch, after a large response with records of other partitions.
         """
         throttle, ends = self._broker.replication.follower_throttle, {}
         for partition, _, offset, partition_data in responses:
@@ -385,7 +388,7 @@ class ReplicaFetcher:
             self._append(partition, epoch, partition_data, verdict)
             self._backoff_ms.pop(partition, None)
             if self._error_throttles.pop(partition, None) is not None:
-                logger.warning("Partition %s-%d: replication succeeded again", partition.topic, partition.index)
+                logger.warning("Partition %s-%d: replication succeeded after errors", partition.topic, partition.index)
         elif isinstance(verdict, follower.Truncate):
             logger.info(
                 "Partition %s-%d: truncating from %d to %d, because the leader's log for the last fetched epoch ends "
@@ -406,9 +409,9 @@ class ReplicaFetcher:
             self._back_off(partition)
 
     def _resume_when_synced(self, partition: Partition, epoch: int) -> None:
-        """Pause fetching of a truncated partition, and resume it in leader epoch `epoch` when the truncation is synced.
+        """Pause fetching of a truncated partition. Resume fetching when the truncation is flushed to disk.
 
-        Other partitions are still fetched.
+        Fetching resumes in leader epoch `epoch`. The fetcher continues to fetch the other partitions.
         """
         if partition.log.unsynced_truncation is None:
             return

@@ -209,11 +209,12 @@ class Replication:
     # -- consumers that fetch from followers (KIP-392) ---------------------------------------------------------------
 
     def read_replica(self, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
-        """Return the follower that a consumer in `rack` should read from, or None if it should read from this leader.
+        """Return the follower from which a consumer in `rack` should read.
 
-        The follower's log must contain `offset`, the consumer's fetch offset, and the follower must have an endpoint
-        for `listener`, the consumer's listener. From then on, this leader sends new high watermarks to the selected
-        follower immediately.
+        Returns None if the consumer should read from this leader. `offset` is the consumer's fetch offset. The
+        follower's log must contain this offset. `listener` is the consumer's listener. The follower must have an
+        endpoint for this listener. After this method has returned a follower, this leader immediately sends each new
+        high watermark to this follower.
         """
         replicas = partition.replicas
         if self._selector is None or replicas is None:
@@ -241,7 +242,10 @@ class Replication:
     # -- throttles ---------------------------------------------------------------------------------------------------
 
     def update_throttles(self, image: MetadataImage, topics: Iterable[str]) -> None:
-        """Apply the throttle rates in the broker configs, and the throttled replicas of these topics."""
+        """Apply the throttle configs.
+
+        The broker configs contain the throttle rates. The topic configs of `topics` contain the throttled replicas.
+        """
         for throttle, side in ((self.leader_throttle, "leader"), (self.follower_throttle, "follower")):
             name, broker_id = f"{side}.replication.throttled", self._broker.node_id
             rate = {**image.broker_configs(), **image.broker_configs(broker_id)}.get(f"{name}.rate")
@@ -348,7 +352,10 @@ class Replication:
     # -- in-sync replicas --------------------------------------------------------------------------------------------
 
     def check_lag(self) -> None:
-        """Propose to remove lagging followers from the ISR. Call this method every replica.lag.time.max.ms / 2."""
+        """Ask the controller to remove lagging followers from the ISR.
+
+        Call this method every replica.lag.time.max.ms / 2.
+        """
         for partition in self._broker.partitions:
             if partition.replicas is not None:
                 self._propose(partition, may_shrink=True)
@@ -393,7 +400,7 @@ class Replication:
                     self._log_alter_failure(error.message)
                     self._requeue(proposals)
                     continue
-                except Exception:  # retry, because otherwise the proposals would stay pending forever
+                except Exception:  # retry, because otherwise the ISR changes would stay pending forever
                     logger.exception("AlterPartition request failed with an unexpected error, retrying")
                     self._requeue(proposals)
                     await asyncio.sleep(_RETRY_S)
@@ -440,16 +447,16 @@ class Replication:
         )
 
     def _handle_alter_response(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
-        """Handle the response to the AlterPartition request for `proposals`.
+        """Handle the response to the AlterPartition request for the ISR changes in `proposals`.
 
-        Return False if a proposal has to be sent again.
+        Return False if an ISR change has to be requested again.
         """
         if response.error_code != ErrorCode.NONE:
             self._log_alter_failure(ErrorCode.from_code(response.error_code).name)
             self._requeue(proposals)
             return False
         if self._alter_failure_throttle.reset():
-            logger.warning("AlterPartition request succeeded again, so in-sync replicas can change")
+            logger.warning("AlterPartition request succeeded after failures, so in-sync replicas can change again")
         results = {
             (topic.topic_id, item.partition_index): item for topic in response.topics for item in topic.partitions
         }
@@ -466,7 +473,7 @@ class Replication:
     ) -> bool:
         replicas = partition.replicas
         if replicas is None or replicas.pending_proposal is not proposal:
-            return True  # a newer image has made the proposal obsolete
+            return True  # a newer image has made the ISR change obsolete
         code = ErrorCode.from_code(result.error_code)
         if code is not ErrorCode.NONE:
             should_retry = replicas.on_proposal_rejected(code)
@@ -485,7 +492,7 @@ class Replication:
         self.isr_expands += after > before
 
     def close(self) -> None:
-        """Stop all fetchers and cancel pending proposals."""
+        """Stop all fetchers, and cancel the AlterPartition request in flight."""
         for fetcher in self.fetchers.values():
             fetcher.close()
         if self._sending is not None:

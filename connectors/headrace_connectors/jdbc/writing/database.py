@@ -1,7 +1,9 @@
 """`Database`, the base class for the database-specific code of the JDBC sink.
 
-A database creates and describes tables and writes runs of rows. The task owns the connection and its transactions.
-SQLAlchemy describes tables and quotes identifiers. The driver's cursor executes statements.
+A `Database` object returns the DDL statements for tables, finds the columns of tables, and writes rows. Each `Run`
+object contains consecutive rows of one table with the same columns. The task owns the connection and its transactions.
+The `Database` object uses SQLAlchemy to find columns and to quote identifiers. The driver's cursor executes the
+statements that write rows.
 """
 
 from __future__ import annotations
@@ -67,7 +69,11 @@ class ExistingTable(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The table that a run of rows is written to, and its quoted column names in the order of the run's columns."""
+    """The table to which the rows of a `Run` are written.
+
+    `names` has the quoted names of the columns, in the order of `Run.columns`. `keys` has the quoted names of the
+    primary key columns.
+    """
 
     table: ExistingTable
     names: tuple[str, ...]
@@ -186,7 +192,10 @@ class Database(ABC):
     def _describe(
         self, connection: sqlalchemy.Connection, table: ExistingTable, name: str, schema: str | None
     ) -> ExistingTable:
-        """Return `table` with the columns of the table `name` in `schema`."""
+        """Read the columns of a table from the database, and return a copy of `table` with these columns.
+
+        `schema` and `name` are the schema and the name of this table in the database.
+        """
         columns = sqlalchemy.inspect(connection).get_columns(name, schema=schema)
         return table._replace(columns=tuple(item["name"] for item in columns))
 

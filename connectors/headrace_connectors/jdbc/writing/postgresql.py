@@ -1,8 +1,9 @@
 """Writes to PostgreSQL with psycopg.
 
 Values are sent as text that the server converts to the type of the column, so a STRING can be written to a column of
-type uuid, jsonb or an enumeration. Many rows are sent with COPY: directly for inserts and for upserts
-of new rows, and through a temporary table for other upserts and for updates.
+type uuid, jsonb or an enumeration. If there are many rows, the sink sends the rows with COPY. COPY writes inserted rows
+directly to the table, and also upserted rows if all of them are new. For other upserts and for updates, COPY writes the
+rows to a temporary table first.
 """
 
 from __future__ import annotations
@@ -169,11 +170,14 @@ class PostgresqlDatabase(Database):
         return "'" + str(_text_of(schema, self.zone)(value)).replace("'", "''") + "'"
 
     def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
-        """Return a function that formats non-null values as PostgreSQL's text."""
+        """Return a function that converts non-null values to text in PostgreSQL's input format."""
         return _text_of(schema, zone)
 
     def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
-        """Return a column's values as PostgreSQL's text. Values that COPY accepts unchanged are not converted."""
+        """Convert a column's values to text in PostgreSQL's input format.
+
+        Values that COPY accepts unchanged are not converted.
+        """
         schema = column.schema
         is_plain = not column.is_timestamp and schema.name not in _LOGICAL
         if is_plain and (schema.type in _SENT_UNCHANGED or (schema.type in _FLOATS and _are_finite(values))):
@@ -192,7 +196,11 @@ class PostgresqlDatabase(Database):
             super().insert(connection, target, values)
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Insert or update rows. Many rows are copied: to the table if all are new, or else to a temporary table."""
+        """Insert or update rows. If there are `_COPY_ROWS` rows or more, send the rows with COPY.
+
+        If all rows are new, COPY writes the rows directly to the table. Otherwise, COPY writes the rows to a temporary
+        table, and one statement then upserts the rows from the temporary table.
+        """
         if len(values[0]) >= _COPY_ROWS:
             values = last_of_each_key(target, values)
             if self._copy_new_rows(connection, target, values):
@@ -269,11 +277,12 @@ class PostgresqlDatabase(Database):
         super()._execute_many(cursor, f"{sql} -- {next(self._statement_numbers)}", rows)
 
     def _copy_new_rows(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> bool:
-        """Try to copy rows directly to the table. Return False, without changes, if this is not possible.
+        """Try to write rows directly to the table with COPY. Return True if COPY has written the rows.
 
-        It is not possible if a row exists already, or if the table does not accept COPY. After a failed attempt, the
-        next upserts return False without an attempt. COPY is a fifth faster than an upsert if all rows are new. Raises
-        the driver's exception, as the upsert would, if the table has no unique constraint for the keys.
+        The attempt fails if one of the rows exists already, or if the table does not accept COPY. A failed attempt does
+        not change the table. After a failed attempt, some later calls return False without an attempt (see the class
+        `CopyAttempts`). If all rows are new, COPY is a fifth faster than an upsert. If the table has no unique
+        constraint for the keys, raises the driver's exception. The upsert would raise the same exception.
         """
         attempts = self._copies.setdefault(target, CopyAttempts())
         if not attempts.is_due:
@@ -333,7 +342,7 @@ def _on_conflict(target: Target) -> str:
 
 
 def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:
-    """Return a function that formats non-null values of `schema` as PostgreSQL's text."""
+    """Return a function that converts non-null values of `schema` to text in PostgreSQL's input format."""
     if schema.name == TIMESTAMP_NAME:
         # The offset makes the text correct for columns with and without a time zone.
         return lambda instant: instant.astimezone(zone).isoformat(" ")

@@ -89,7 +89,10 @@ def _types(connection: Connection, target: Target) -> Types:
 
 
 def copy_rows(connection: Connection, table: str, names: Sequence[str], values: list[Sequence[Any]]) -> None:
-    """Send rows with COPY. `values` has one list of strings, integers, finite floats and None per column."""
+    """Send rows with COPY. `values` has one sequence for each column.
+
+    A sequence may contain strings, integers, finite floats and None.
+    """
     with (
         connection.cursor() as cursor,
         cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN WITH {_FORMAT}") as copy,
@@ -116,11 +119,11 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 class CopyAttempts:
-    """Decides which upserts to a table first try to copy the rows.
+    """Decides whether the next upsert tries to write its rows directly to the table with COPY.
 
-    After a failed copy, the next upsert skips the attempt. Each further failure without a success in between doubles
-    the number of upserts that skip the attempt, up to 1024. The reason is that updates of existing rows are usually
-    followed by more such updates.
+    COPY fails if a row exists already. After a failed COPY, the next upsert does not try COPY. Each further failed COPY
+    doubles the number of upserts that do not try COPY, up to 1024. A successful COPY resets this number to one. The
+    reason is that an update of existing rows is usually followed by more updates of existing rows.
     """
 
     def __init__(self) -> None:
@@ -129,18 +132,21 @@ class CopyAttempts:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next upsert should try to copy the rows."""
+        """Whether the next upsert should try COPY."""
         return self._to_skip == 0
 
     def skip(self) -> None:
-        """Record that an upsert did not try to copy its rows, because `is_due` was false."""
+        """Record that an upsert did not try COPY, because `is_due` was false."""
         self._to_skip = max(0, self._to_skip - 1)
 
     def succeeded(self) -> None:
-        """Record that an upsert has copied its rows. After the next failed copy, only one upsert skips the attempt."""
+        """Record a successful COPY. After the next failed COPY, only one upsert does not try COPY."""
         self._next_pause = 1
 
     def failed(self) -> None:
-        """Record a failed copy. The next upserts skip the attempt. Each consecutive failure doubles their number."""
+        """Record a failed COPY. The next upsert does not try COPY.
+
+        Each further failed COPY doubles the number of upserts that do not try COPY.
+        """
         self._to_skip = self._next_pause
         self._next_pause = min(2 * self._next_pause, _ATTEMPTS_SKIPPED_MAX)

@@ -127,8 +127,8 @@ class TableCache:
 def _missing_columns(table: ExistingTable, run: Run) -> list[Column]:
     """Return the columns of the run that the table does not have.
 
-    If several columns of the run match one column of the table when case is ignored, only the column with exactly the
-    same name exists in the table.
+    Several columns of the run may match one column of the table when case is ignored. In this case, the table's column
+    belongs only to the run's column with exactly the same name. The table does not have the other matching columns.
     """
     found = [table.column(column.name) for column in run.columns]
     matches = Counter(found)

@@ -54,10 +54,11 @@ class Writer:
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
         """Write the runs, commit the transaction, and return the errors of rejected records by index in the `put`.
 
-        If a table or column no longer exists, reads the tables again, creates what is missing if the configuration
-        allows this, and writes all runs again. If errors are not tolerated, raises RecordErrors for the first rejected
-        record. Raises the driver's exception for an error that is not caused by the data of a record. After an
-        exception, the caller must roll back the transaction.
+        If a table or column no longer exists, this method reads the definitions of the tables again. If the
+        configuration allows this, the method then creates missing tables and columns. Finally, the method writes all
+        runs again. If errors are not tolerated, raises RecordErrors for the first rejected record. Raises the driver's
+        exception for every error that the data of a record has not caused. After an exception, the caller must roll
+        back the transaction.
         """
         try:
             return self._write(runs)

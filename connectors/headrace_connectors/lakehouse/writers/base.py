@@ -64,9 +64,10 @@ class TableWriter(ABC):
 
     @abstractmethod
     def committed(self, partitions: Iterable[TopicPartition] = ()) -> KafkaSourceOffset:
-        """Read and return the table's next offset of each partition.
+        """Read the table, and return the next Kafka offset of each topic partition.
 
-        The offsets of `partitions` are read even if the table's history no longer includes the connector's last commit.
+        The result contains the offsets of the connector's last commit, and the stored offsets of `partitions`. If the
+        table's history no longer includes this commit, the result contains only the stored offsets of `partitions`.
         """
 
     @abstractmethod

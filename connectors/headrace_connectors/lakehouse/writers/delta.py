@@ -39,7 +39,10 @@ _log = logging.getLogger(__name__)
 
 
 class DeltaWriter(TableWriter):
-    """Writes one Delta table. Detects conflicts with commits that were made after `committed` read the table."""
+    """Writes one Delta table.
+
+    The method `committed` reads the table. The method `write` detects conflicts with later commits of other processes.
+    """
 
     _table: DeltaTable | None = None
     _last_offsets = KafkaSourceOffset()

@@ -38,7 +38,7 @@ _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 
 
 class ParquetWriter(TableWriter):
-    """Writes one Parquet table on a file system with atomic links."""
+    """Writes one Parquet table. The file system must support hard links, and must create them atomically."""
 
     _last: dict[str, Any] | None = None
 
@@ -51,7 +51,11 @@ class ParquetWriter(TableWriter):
         return self.directory / "_headrace" / "staged"
 
     def committed(self, partitions: Iterable[TopicPartition] = ()) -> KafkaSourceOffset:
-        """Complete the last commit after a crash, delete other staged files, and return the last commit's offsets."""
+        """Repair the table if a crash interrupted a commit, and return the offsets of the last commit.
+
+        If the data file of the last commit is still staged, rename the data file into the table. Then delete all
+        remaining staged files.
+        """
         self._last = self._read_last()
         if self._last is None:
             self._check_no_foreign_files()
@@ -63,7 +67,11 @@ class ParquetWriter(TableWriter):
         return parse_offsets_json(self._last[OFFSETS_KEY])
 
     def _check_no_foreign_files(self) -> None:
-        """Raise TableUnusableError if the directory has other files, which readers would read as rows of the table."""
+        """Raise TableUnusableError if the directory is a Delta table or contains files of other programs.
+
+        Readers of the directory would read the rows of these files as rows of the table. Files are accepted if their
+        names begin with ``_`` or ``.``, because readers skip such files.
+        """
         names = sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
         if "_delta_log" in names:
             raise unusable_directory_error(f"{self.directory} is a Delta table, but lakehouse.format=parquet")

@@ -1,10 +1,12 @@
 """The directory layout of a local cluster, and the properties of its nodes.
 
-    DIR/cluster.properties            cluster id, number of nodes, ports (with suffix .new while it is being created)
+    DIR/cluster.properties            cluster id, number of nodes, base port and directory of the cluster
     DIR/node-N/server.properties      configuration of node N, as for `kafka-server-start`; user edits are kept
     DIR/node-N/data/                  topic logs and metadata log of node N
     DIR/node-N/server.log             output of node N
     DIR/control.sock                  socket for commands to the running supervisor
+
+Until the cluster is completely created, the file ``cluster.properties`` has the name ``cluster.properties.new``.
 
 Node N listens for clients on port BASE_PORT+N-1 and for other controllers on port BASE_PORT+1000+N-1, both on the
 loopback address.
@@ -173,7 +175,7 @@ def _check_ports(layout: ClusterLayout) -> None:
 def write_node_files(layout: ClusterLayout, overrides: Mapping[str, str]) -> None:
     """Write the missing properties files of nodes, and set the overrides in every node's file. Raises OSError.
 
-    If the cluster's directory was moved or copied, the paths in the files are changed to the current directory.
+    If the cluster's directory was moved or copied, replace the old directory by the new directory in all paths.
     """
     current = str(layout.directory.absolute())
     for node_id in layout.node_ids:

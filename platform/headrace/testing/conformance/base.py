@@ -28,14 +28,14 @@ class Conformance:
     """The connector class, task class or decorated function."""
 
     directory: Path
-    """A new directory for each case."""
+    """A new directory for each test."""
 
     @pytest.fixture(autouse=True)
     def _set_directory(self, tmp_path: Path) -> None:
         self.directory = tmp_path
 
     def config(self) -> dict[str, str]:
-        """Return a valid configuration. The suite calls this method once in each case, before all other methods."""
+        """Return a valid configuration. The suite calls this method once in each test, before all other methods."""
         raise NotImplementedError(f"{type(self).__name__} must define the method `config`")
 
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:

@@ -53,7 +53,7 @@ class SelfReadingSinkConformance(Conformance):
         return b'"value %d"' % number
 
     def produce(self, first: int, count: int, topic: str = "test", partition: int = 0) -> None:
-        """Write `count` records to the topic: the values with the numbers from `first` on."""
+        """Write `count` records to the topic. Their values are `value(first)`, `value(first + 1)`, and so on."""
         self.broker.produce(topic, [self.value(number) for number in range(first, first + count)], partition=partition)
 
     def create_topics(self, *names: str, partitions: int = 1) -> None:
