@@ -155,7 +155,7 @@ def _rows(systems: list[ClusterUnderTest]) -> list[Row]:
 def _unit_and_goal(name: str) -> tuple[str, float | None, bool]:
     """Return (unit, goal, whether larger values are better) for the measurement `name`.
 
-    The goal is the target value of headrace's median divided by Kafka's median.
+    The goal is a target for the ratio of two medians. The ratio is headrace's median divided by Kafka's median.
     """
     if name.endswith("CPU"):
         return "ms/MB", 0.35, False

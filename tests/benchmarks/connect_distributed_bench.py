@@ -124,7 +124,7 @@ def _create_idle_sink(worker: GroupWorker, address: str, directory: Path) -> Non
 def _pipelines(
     compared: Sequence[System], address: str, directory: Path, lines: int, report: Callable[[str], None]
 ) -> None:
-    """Measure all pipelines. The workers of all systems are running, but only one of them moves records at a time."""
+    """Measure all pipelines. All workers are running, but only one worker at a time moves records."""
     with ExitStack() as stack:
         workers = [(system, stack.enter_context(running_worker(system, settings(address)))) for system in compared]
         for format_name, converter in FORMATS.items():

@@ -5,8 +5,8 @@ fields), three times, as JSON. The sink writes them with 1 and with 100 open fil
 
 The baseline is Aiven's S3 sink in Apache's worker. If the jars of Aiven's sink are available (see jvm_connectors.py),
 the benchmark measures Aiven's sink in the same run. Otherwise, the baseline is an earlier result of Aiven's sink.
-Aiven's sink writes JSON lines. It holds each record until the next offset commit, which needs about 1 KB of heap per
-record. At the commit, it writes one file per partition.
+Aiven's sink writes JSON lines. It keeps all records in memory until the next offset commit. Each of these records needs
+about 1 KB of heap. At the commit, Aiven's sink writes one file per partition.
 """
 
 from __future__ import annotations

@@ -85,10 +85,13 @@ def test_source_fails_if_the_user_lacks_the_role_pg_read_all_stats(
     database.execute("REVOKE ALL ON t FROM reader")
 
 
-def test_source_fails_while_a_session_does_not_report_its_transactions(
+def test_source_fails_if_another_database_session_hides_its_transactions(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
-    """With the setting ``snapshot.horizon=true``, the source must see the transactions of all sessions."""
+    """With ``snapshot.horizon=true``, the source must know the start time of each transaction in the database.
+
+    If a session disables ``track_activities``, the start time of the session's transaction is unknown.
+    """
     settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}
     with psycopg.connect(server.conninfo, autocommit=True) as late:
         late.execute("SET track_activities = off")

@@ -70,13 +70,15 @@ def _as_lines(texts: list[str]) -> Lines:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(columns(None))
-def test_batch_of_map_columns_is_formatted_like_single_maps(compact: Columns) -> None:
+def test_maps_stored_as_columns_are_formatted_like_single_maps(compact: Columns) -> None:
+    """The class `Columns` stores a batch of maps as one column for each key."""
     assert java_lines(None, compact) == _lines(None, compact.items())
 
 
 @settings(deadline=None, max_examples=examples(100))
 @given(st.data())
-def test_batch_of_struct_columns_is_formatted_like_single_structs(data: st.DataObject) -> None:
+def test_structs_stored_as_columns_are_formatted_like_single_structs(data: st.DataObject) -> None:
+    """The class `Columns` stores a batch of structs as one column for each field."""
     schema = data.draw(struct_of(primitives(), 6)).replace(optional=False)
     compact = data.draw(columns(schema))
     assert java_lines(schema, compact) == _lines(schema, compact.items())

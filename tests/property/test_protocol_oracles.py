@@ -63,7 +63,7 @@ def kio_path(api_name: str, version: int, direction: str) -> str | None:
 def kio_class(path: str) -> Any:
     """Return the class of kio at `path` ("MODULE:CLASS").
 
-    The function imports only this module, because the import of all 600 modules of kio is slow.
+    The function imports only MODULE. The import of all 600 modules of kio is slow.
     """
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

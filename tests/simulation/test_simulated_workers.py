@@ -40,7 +40,8 @@ def test_simulated_workers_agree_on_tasks_after_compaction_and_late_writes_of_fo
 
 
 @pytest.mark.parametrize("seed", [1127, 1629, 1880])
-def test_simulated_worker_rejoins_after_a_revoked_connector_or_task_fails_to_start(seed: int) -> None:
+def test_simulated_worker_rejoins_after_a_connector_or_task_fails_to_start(seed: int) -> None:
+    """A rebalance begins during the start. With the eager protocol, the worker rejoins only after the failed start."""
     check_seeds(seed, 1)
 
 

@@ -121,9 +121,10 @@ class Voter:
         await self.until(lambda: self.quorum.is_active_leader)
 
     async def fetched(self, node_id: int = 2) -> None:
-        """Let voter `node_id` fetch at the log end offset. Then wait until this node has synced its whole log.
+        """Send a fetch request from voter `node_id` to voter 1. Then wait until voter 1 has synced its whole log.
 
-        The fetch tells this node that voter `node_id` has all records.
+        The fetch offset is the log end offset of voter 1. The request tells voter 1 that voter `node_id` has all
+        records.
         """
         raft = self.quorum.raft
         if node_id in self.config.voters:

@@ -1,10 +1,11 @@
 """The producer: sends records as record batches, and reports one acknowledgement for each call of `send`.
 
-Callers pass the records in column format (`RecordColumns`). The producer runs `producer_core` on one event loop. The
-`batcher` builds batches in the thread that calls a send method. If another thread calls the method, the event loop only
-does I/O. Other threads may only call `send_blocking`, `send_with_callback` and `flush_blocking`. All other methods must
-be called in the event loop's thread. buffer.memory limits the unacknowledged bytes: `ready` and `send_blocking` wait
-while the buffer is full.
+Callers pass the records in column format (`RecordColumns`). The producer runs `producer_core` on one event loop. For
+large calls of a send method, the `batcher` builds the batches in the calling thread.
+
+A thread other than the event loop's thread may call only `send_blocking`, `send_with_callback` and `flush_blocking`.
+All other methods must be called in the event loop's thread. The setting buffer.memory limits the unacknowledged bytes.
+While the buffer is full, `ready`, `send_blocking` and `send_with_callback` wait.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class InternalTopic(Protocol):
 class _CommitResult:
     """The result of `ShardRunner.wait_for_commit`.
 
-    The result waits in the queue of uncommitted responses until the records are committed.
+    A call of `wait_for_commit` adds this object to the queue of responses. The object stays in the queue until all
+    records that were appended before this call are committed, or until the wait fails.
     """
 
     error_code: ErrorCode = ErrorCode.NONE

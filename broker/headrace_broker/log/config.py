@@ -133,8 +133,8 @@ def resolve_config(
 
     Some topic configurations correspond to several broker configurations. For example, retention.ms corresponds to
     log.retention.ms, log.retention.minutes and log.retention.hours. As in Kafka, only the first broker configuration is
-    a synonym. If another one supplies the value, the source of the value is `ConfigSource.DEFAULT`. The synonyms of
-    such a topic configuration do not include the default value.
+    a synonym. If another one supplies the value, the source of the value is `ConfigSource.DEFAULT`. If a topic
+    configuration corresponds to several broker configurations, the synonyms do not include the default value.
     """
     key = TOPIC_CONFIGS[name]
     synonyms: list[tuple[str, str, ConfigSource]] = []

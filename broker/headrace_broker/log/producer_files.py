@@ -34,8 +34,8 @@ class RecentSnapshots:
         """Count `batches` appended batches. After many batches, store a snapshot of `producers`.
 
         A snapshot is due when replaying the batches since the last snapshot would take longer than creating a snapshot.
-        When a new snapshot is stored, the previous newer snapshot becomes the older snapshot. The older snapshot must
-        not be above the high watermark. If the newer snapshot is above `high_watermark`, no snapshot is stored.
+        This object keeps the last two snapshots. If the last snapshot is above `high_watermark`, no new snapshot is
+        stored. The older of the two snapshots is therefore never above the high watermark.
         """
         self._batches_left -= batches
         if self._batches_left <= 0:

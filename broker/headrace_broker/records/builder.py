@@ -66,9 +66,13 @@ def _get_all(prefixes: dict[int, bytes], lengths: list[int]) -> Sequence[bytes]:
 class _EncodingTables:
     """Tables of the encoded bytes that precede a value in a batch. `_join_values` looks up these bytes by value length.
 
-    `affix_bytes` is the total size of `RecordColumns.before` and `RecordColumns.after`, which are added to each value.
-    `headers_bytes` is the size of each record's header count and headers. `before_value` is appended to each encoded
-    value length. `previous_end` is put in front of each encoded start of a record.
+    `affix_bytes` is the total size of `RecordColumns.before` and `RecordColumns.after`, which surround each value.
+    `headers_bytes` is the size of each record's header count and headers.
+
+    `before_value` contains the bytes between the encoded value length and the value: `RecordColumns.before`.
+    `previous_end` contains the last bytes of a record: `RecordColumns.after`, the header count and the headers. The
+    tables put the last bytes of a record in front of the next record. If `before_value` and `previous_end` would make
+    the tables too large, both are empty.
     """
 
     def __init__(self, affix_bytes: int, headers_bytes: int, before_value: bytes, previous_end: bytes) -> None:

@@ -272,9 +272,9 @@ class BulkWriter:
     ) -> tuple[list[Operation], list[Outcome]]:
         """Replace each rejected document that is a copy of a record's JSON text, and mark its operation for a retry.
 
-        The new document is encoded from the decoded record. For example, the server rejects JSON text in which an
-        object has the same key twice. JsonConverter accepts this JSON text. In the new document, the object has the key
-        only once.
+        The new document is encoded from the decoded record. The server may accept the new document. For example, the
+        JSON text of a record may contain an object that has the same key twice. The server rejects this JSON text, but
+        JsonConverter accepts the text. In the new document, the object has the key only once.
         """
         found, marked = list(operations), list(outcomes)
         for at, outcome in enumerate(outcomes):

@@ -135,12 +135,13 @@ class Dialect(ABC):
 
     @abstractmethod
     def describe(self, connection: Connection, table: str) -> Description:
-        """Return the columns and the shape of a table.
+        """Return the columns of a table, and a value that changes when the columns change.
 
-        If `table` is an empty string, return the columns and the shape of the custom query. The returned columns are up
-        to date as long as the method `shape` returns the same shape. Another session may change the columns and reverse
-        the change while this method runs. The returned columns are up to date even in this case. Raises the same
-        exceptions as `table_columns` and `query_columns`.
+        This value is called the shape of the table (see the method `shape`). If `table` is an empty string, return the
+        columns and the shape of the custom query. As long as the method `shape` returns the same value, the returned
+        columns are up to date. Another session may change the columns and reverse the change while this method runs.
+        The returned columns are up to date even in this case. Raises the same exceptions as `table_columns` and
+        `query_columns`.
         """
 
     has_stable_query_columns = False
@@ -158,12 +159,13 @@ class Dialect(ABC):
     def rows_of_shape(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str, shape: object
     ) -> ResultSet:
-        """Run `statement` like `rows`. Raise ColumnsChangedError if the columns have changed.
+        """Run `statement` and return its result, as the method `rows` does.
+
+        Raises ColumnsChangedError if the columns have changed. Also raises the driver's exception.
 
         `columns` and `shape` are results of an earlier call of `describe` (see `Dialect.shape`). If `shape` is None,
         the method does not check the columns. The columns cannot change while the statement returns rows. However, the
-        statement may first wait for another transaction, and this transaction may change the columns. Also raises the
-        driver's exception.
+        statement may first wait for another transaction, and this transaction may change the columns.
         """
         result = self.rows(connection, statement, columns, table)
         try:

@@ -68,9 +68,11 @@ class JdbcColumn:
     format. The dialect can then use the faster binary format. `is_unsupported` is true if the SQL type has no Connect
     type. The column is then read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits`
     is the number of fractional-second digits that a timestamp column stores, or 0 if this number is unknown.
-    `is_set_by_database` is true if the database is known to set the column to the current time. `is_declared_not_null`
-    is true only if the column has a NOT NULL constraint and the database does not enforce this constraint in all rows.
-    `nullable` is then also true. `declared` is the SQL type for error messages.
+    `is_set_by_database` is true if the database is known to set the column to the current time. `declared` is the SQL
+    type for error messages.
+
+    `is_declared_not_null` is true if the column is declared NOT NULL but can still contain NULL. `nullable` is then
+    also true. For example, PostgreSQL does not enforce NOT NULL in foreign tables.
     """
 
     name: str

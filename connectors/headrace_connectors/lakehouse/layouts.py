@@ -223,8 +223,8 @@ class RecordLayouts:
     def learn_decimal_format(self, topic: str, payload: str) -> bool:
         """Determine from a payload how decimals are encoded, unless the encoding is already known.
 
-        Returns whether the encoding differs from the previously assumed encoding, so that payloads must be parsed
-        again.
+        Returns True if the encoding differs from the previously assumed encoding. In this case, all payloads must be
+        parsed again.
         """
         learned = self._learned.get(topic)
         if learned is None or learned.layout.decimals_numeric is not None:

@@ -80,7 +80,9 @@ class BatchLoader:
         """Load a micro-batch and return the number of rows added to each table.
 
         Raises ConnectError if the micro-batch cannot be loaded. If a bad record must fail the task, the loader first
-        loads the records with smaller offsets than each partition's first bad record, and then raises BadRecordError.
+        loads records and then raises BadRecordError. From a partition with bad records, the loader loads only the
+        records before the first bad record.
+
         The loader calls `commit_guard` before it writes the tables. `commit_guard` raises an exception if the
         micro-batch must be cancelled. Otherwise, `commit_guard` returns a context manager. The loader holds this
         context manager while it writes the tables.

@@ -1,10 +1,10 @@
 """Finds the unread objects that an S3 sink has written, in the order in which they must be read.
 
-A series consists of the objects of one topic partition in one folder. The finder walks through the folders below
-``topics.dir`` to find all series. It skips the objects that have been read, and lists at most `PENDING_MAX` objects of
-a series in advance. The time and memory of a walk therefore depend on the number of series and of new objects, but not
-on the number of all objects. The objects of a topic partition are read in the order of their first offsets, across all
-folders.
+A series consists of the objects of one topic partition in one folder. Each series is a source partition of Kafka
+Connect. The finder walks through the folders below ``topics.dir`` to find all series. It skips the objects that have
+been read, and lists at most `PENDING_MAX` objects of a series in advance. The time and memory of a walk therefore
+depend on the number of series and of new objects, but not on the number of all objects. The objects of a topic
+partition are read in the order of their first offsets, across all folders.
 """
 
 from __future__ import annotations
@@ -108,8 +108,10 @@ class BackupFinder:
     ) -> None:
         """Create a finder that lists objects with `list_page`, and parses their names with `names`.
 
-        `root` is ``topics.dir`` with a delimiter at the end. `read_positions` returns the stored source offset of each
-        given series, or None. `share` is (index of this task, number of tasks).
+        `root` is ``topics.dir`` with a delimiter at the end. `share` is (index of this task, number of tasks).
+
+        A series consists of the objects of one topic partition in one folder. Each series is a source partition.
+        `read_positions` returns one element for each given series: the stored source offset, or None.
 
         If `prefixes` is not empty, only objects with one of these key prefixes are read. No prefix may begin with
         another prefix. `tombstones` is the name of the folders for records with null values. These folders contain only

@@ -1,11 +1,11 @@
 """Finds the unread objects in a bucket with arbitrary object keys (``mode=GENERIC``).
 
 Objects are read in the order of their modification times, and in the order of their keys if the times are equal. A hash
-of the key assigns each object to one of a fixed number of slots. Each slot has one source offset, which contains the
-last object that was read. The number of source offsets therefore does not depend on the number of objects. An object is
-read only when it is at least ``file.discovery.settle.ms`` old by the clock of the store, so that objects that appear at
-about the same time are read in order. A search lists all object keys, and keeps the `BATCH_MAX` unread objects with the
-earliest modification times.
+of the key assigns each object to one of `SLOTS` source partitions. The source partitions are numbered. The number of a
+source partition is called the slot. Each source offset contains the last object that was read. The number of source
+offsets does not depend on the number of objects. An object is read only when it is at least
+``file.discovery.settle.ms`` old by the clock of the store, so that objects that appear at about the same time are read
+in order. A search lists all object keys, and keeps the `BATCH_MAX` unread objects with the earliest modification times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLOTS = 64
 BATCH_MAX = 100_000
 
 FilePosition = Mapping[str, Any]
-"""The source offset of a slot: `modified` (ms), `object`, `record` (number of records read) and `complete`."""
+"""A source offset: `modified` (ms), `object`, `record` (number of records read) and `complete`."""
 
 
 class FoundFile(NamedTuple):
@@ -34,12 +34,15 @@ class FoundFile(NamedTuple):
 
     @property
     def slot(self) -> int:
-        """The object's slot (see `slot_of`). Each slot has one source offset."""
+        """The number of the object's source partition (see `slot_of`)."""
         return slot_of(self.key)
 
 
 def slot_of(key: str) -> int:
-    """Return the slot of the object with this key: the key's hash modulo the number of slots."""
+    """Return the slot of the object with this key. The slot is the number of the object's source partition.
+
+    The slot is computed as the key's hash modulo the number of source partitions.
+    """
     return crc32(key.encode()) % SLOTS
 
 
@@ -58,8 +61,9 @@ class FileFinder:
     ) -> None:
         """Create a finder that lists objects with `list_page`.
 
-        Each object belongs to a slot (see `slot_of`). Each slot is a source partition with one source offset.
-        `positions` maps slots to their stored source offsets. `share` is (index of this task, number of tasks).
+        Each object belongs to a source partition. The number of a source partition is called the slot (see `slot_of`).
+        `positions` maps the slot of each source partition to the stored source offset. `share` is (index of this task,
+        number of tasks).
 
         Only objects with one of the key prefixes `prefixes` are read. No prefix may begin with another prefix.
         `topic_of` returns the topic for an object's key, or None to skip the object. Objects that were modified before
@@ -70,7 +74,10 @@ class FileFinder:
         self._topic_of = topic_of
         self._task, self._tasks = share
         self._last: dict[int, tuple[int, str, int | None]] = {}
-        """For each slot, modification time and key of the last object, and the records read if it is incomplete."""
+        """Maps slots to the last object: its modification time, its key, and the number of records that were read.
+
+        The number of records is None if the object was read to its end.
+        """
         for slot, position in positions.items():
             done = None if position.get("complete") else int(position["record"])
             self._last[slot] = (int(position["modified"]), str(position["object"]), done)

@@ -130,10 +130,11 @@ class PartitionFiles:
     def _slices(
         self, count: int, directories: str | Sequence[str], timestamps: Sequence[int] | None
     ) -> Iterator[tuple[str, int, int]]:
-        """Split `count` records into ranges that belong to the same files. Yield (directory, start, end) per range.
+        """Split `count` records into ranges. Yield (directory, start, end) for each range.
 
-        `start` is the index of the first record, and `end` is the index after the last record. If the open files are
-        due, this method completes them before it yields the next range.
+        All records of one range belong to the same files. `start` is the index of the first record, and `end` is the
+        index after the last record. If the open files are due, this method completes them before it yields the next
+        range.
         """
         start = 0
         while start < count:

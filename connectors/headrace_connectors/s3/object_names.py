@@ -1,11 +1,11 @@
 """Names of the objects that the S3 sink writes, and their order. This module has no I/O.
 
-The name of an object is ``<topic>+<partition>+<first offset>[.keys|.headers]<extension>``. The sink pads the offset
-with zeros to a minimum width. A padded offset begins with a zero.
+The name of an object is ``<topic>+<partition>+<first offset>[.keys|.headers]<extension>``. If an offset has fewer
+digits than the minimum width, the sink pads the offset with zeros. A padded offset therefore begins with a zero.
 
-A bucket lists names in lexicographic order. The lexicographic order of padded offsets is their numeric order, so a
-listing can continue after a given padded offset. The lexicographic order of other offsets can differ from their numeric
-order. Names with other offsets must therefore all be listed, and then sorted by offset.
+A bucket lists names in lexicographic order. For padded offsets, the lexicographic order is the numeric order. A listing
+can therefore continue after a given padded offset. For offsets without padding, the lexicographic order can differ from
+the numeric order. The S3 source must therefore list all names without padding, and then sort these names by offset.
 """
 
 from __future__ import annotations

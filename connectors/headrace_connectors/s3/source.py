@@ -199,8 +199,9 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
     def _open_object(self, key: str, format_name: str, convert: Any = None) -> ItemReader:
         """Return a reader for the object with this key. The reader calls `convert` for each item.
 
-        The object may have been deleted after it was listed. If the deleted object contains the record keys or headers
-        for another object with record values, raises DataError. Otherwise, raises MissingObjectError.
+        If the object was deleted after it was listed, raises MissingObjectError or DataError. DataError means that the
+        object contains only the keys or headers of records, and that another object contains the values of the same
+        records.
         """
         from headrace_connectors.s3.bucket import MissingObjectError
 

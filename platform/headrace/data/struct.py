@@ -101,9 +101,9 @@ class Struct(_Mapping):
     def matches_schema(self, schema: Schema) -> bool:
         """Whether this struct is a valid value of `schema`.
 
-        The struct's own schema must equal `schema`. If `schema` has a default value, only the fields must be equal,
-        because this struct may be the default value. A default value is created before `schema`, so the own schema of
-        the default value has no default.
+        If `schema` has no default value, the struct's own schema must equal `schema`. If `schema` has a default value,
+        only the fields of the two schemas must be equal. The reason is that this struct may be the default value. The
+        default value was created before `schema`, with a schema that has no default.
         """
         own = self.schema
         return own is schema or own == schema or (schema.default is not None and own.fields == schema.fields)
@@ -162,7 +162,7 @@ def _identity(value: Any) -> Any:
 def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
     """Return a function for values of this schema. The function converts `Struct` objects in a value to rows.
 
-    Batches contain rows.
+    A row is a tuple of field values. Batches contain such tuples instead of `Struct` objects.
     """
     if schema is None or not contains_struct(schema):
         return _identity

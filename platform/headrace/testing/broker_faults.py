@@ -75,7 +75,7 @@ class Fault:
                 )
 
     def use(self) -> bool:
-        """Decrement the number of remaining requests, if this number is limited. Return False if no request remains."""
+        """Count one request to which this fault applies. Return False if this request is the last one."""
         if self._remaining is not None:
             self._remaining -= 1
         return self._remaining != 0
@@ -139,7 +139,7 @@ class FaultList:
             return next((fault for fault in self._faults if fault.api.key == api_key), None)
 
     def use(self, fault: Fault) -> None:
-        """Decrement the fault's number of remaining requests. If no request remains, remove the fault from the list."""
+        """Count one request to which `fault` applies. If this request is the last one, remove `fault` from the list."""
         with self._lock:
             if not fault.use() and fault in self._faults:
                 self._faults.remove(fault)

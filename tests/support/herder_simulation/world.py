@@ -1,4 +1,7 @@
-"""Simulates a group: brokers, workers, connectors, tasks, requests of users, and injected faults. Checks each run."""
+"""Simulates a Kafka Connect cluster, its brokers, requests of users, and faults.
+
+If a run violates a guarantee, the simulation raises `Violation`.
+"""
 
 from __future__ import annotations
 

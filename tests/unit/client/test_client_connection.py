@@ -130,7 +130,10 @@ def test_connection_parses_responses_that_arrive_in_chunks_of_any_size(chunk_byt
 
 @pytest.mark.parametrize("reuses_frames", [False, True])
 def test_connection_reuses_the_memory_of_a_long_response_only_if_frame_reuse_is_enabled(reuses_frames: bool) -> None:
-    """The next long response is read into the same memory. After a short response, new memory is used."""
+    """With frame reuse, the next long response is read into the same memory.
+
+    If a short response arrives between two long responses, the second long response is read into new memory.
+    """
 
     async def run() -> None:
         connection, _ = new_connection(reuses_frames=reuses_frames)

@@ -111,8 +111,8 @@ def test_records_are_split_into_runs_of_limited_size_in_their_original_order() -
     assert len(single[0]) == 1
 
 
-def test_buffered_records_can_be_split_by_send_call() -> None:
-    """Each resulting `Accumulator` contains the records of one `send` call."""
+def test_buffered_records_of_several_send_calls_can_be_separated_again() -> None:
+    """The split returns one `Accumulator` object for each `send` call."""
     delivery, _ = create_delivery(2)
     accumulator = Accumulator("t", 0, 0.0)
     accumulator.add(RecordColumns([b"1"], timestamps=1), 13, DeliveryPart(delivery, 1))

@@ -6,8 +6,8 @@ from headrace_broker.client.lazy_timer import LazyTimer
 from support.virtual_time import run_in_virtual_time
 
 
-def test_lazy_timer_expires_only_at_the_earliest_of_its_times() -> None:
-    """The timer can be set again after it has expired."""
+def test_lazy_timer_expires_at_the_earliest_time_if_it_was_set_to_several_times() -> None:
+    """The timer expires only once. After that, the timer can be set again."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

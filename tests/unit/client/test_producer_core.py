@@ -135,7 +135,7 @@ def test_batches_are_retried_in_order_with_same_sequences_after_disconnect() -> 
     assert core.is_idle
 
 
-def test_out_of_order_sequence_error_after_a_failed_batch_bumps_the_producer_epoch() -> None:
+def test_producer_bumps_its_epoch_if_a_failed_batch_is_followed_by_an_out_of_order_sequence_error() -> None:
     core = known_core()
     core.add(make_batch(2))
     core.add(make_batch(3))

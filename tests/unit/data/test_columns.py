@@ -22,7 +22,8 @@ def test_columnar_values_are_converted_to_a_list() -> None:
     assert rows.items() is rows.items()
 
 
-def test_columnar_values_without_columns_are_converted_to_a_list_of_empty_items() -> None:
+def test_empty_maps_and_structs_in_columnar_form_are_converted_to_a_list() -> None:
+    """The columnar form of empty maps or structs has no columns. The list contains empty dicts or tuples."""
     assert Columns([], [], 2, is_maps=True).items() == [{}, {}]
     assert Columns([], [], 2, is_maps=False).items() == [(), ()]
 

@@ -21,8 +21,11 @@ def test_value_is_not_replaced_inside_a_longer_word(text: str) -> None:
     assert replacer.replace(f"{text} secret {text}") == f"{text} * {text}"
 
 
-def test_value_is_replaced_even_if_a_letter_is_adjacent_to_its_first_or_last_symbol() -> None:
-    """The value `$ecret` begins with a symbol. The value is replaced in `x$ecret`, but not in `$ecretx`."""
+def test_value_is_replaced_after_a_letter_if_the_value_begins_with_a_special_character() -> None:
+    """The value `$ecret` is replaced in `x$ecret`, but not in `$ecretx`.
+
+    The value `secre+` ends with a special character. This value is replaced in `secre+x`, but not in `xsecre+`.
+    """
     replacer = ValueReplacer({"$ecret": "*", "secre+": "*"})
     assert replacer.replace("x$ecret secre+x x$ecretx xsecre+x") == "x* *x x$ecretx xsecre+x"
 

@@ -707,7 +707,8 @@ def test_connectors_and_tasks_in_more_than_one_assignment_are_duplicates() -> No
     assert Assignment(tasks=frozenset({("a", 0)}))
 
 
-def test_assignment_contains_only_its_own_connectors_and_tasks() -> None:
+def test_assignment_can_contain_a_connector_without_the_tasks_of_the_connector() -> None:
+    """An assignment can also contain a task without the task's connector."""
     found = Assignment(frozenset({"a"}), frozenset({("b", 1)}))
     assert found.contains("a", None)
     assert found.contains("b", 1)

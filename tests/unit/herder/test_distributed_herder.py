@@ -217,7 +217,7 @@ async def test_connector_fails_if_the_leader_responds_that_its_task_configuratio
 async def test_error_for_a_request_to_the_wrong_worker_contains_the_connector_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The request executes code of this class. If the request executes no connector code, the class is None."""
+    """If the request calls no code of the connector, the attribute `connector_class` of the error is None."""
     herder = make_herder()
     monkeypatch.setattr(herder, "_group", StableGroup())
     state = ConnectorState({"connector.class": "C"}, TargetState.STOPPED, 0)

@@ -410,10 +410,11 @@ def test_task_configs_that_a_former_leader_writes_late_are_replaced() -> None:
     assert list(worker.core.snapshot.connectors["c"].task_configs) == [{"n": "0"}, {"n": "1"}]
 
 
-def test_request_for_task_configs_is_not_repeated_if_the_stored_configs_still_differ() -> None:
-    """The stored configs can differ from the generated configs permanently.
+def test_same_difference_between_stored_and_generated_configs_causes_only_one_request() -> None:
+    """The request asks the connector to generate the task configs again.
 
-    For example, a generated config can contain a value that is not a string.
+    The stored task configs can differ from the generated task configs permanently. For example, a generated task config
+    can contain a value that is not a string.
     """
     worker = running_worker()
     stored = PutTaskConfigs("c", [{"n": "stored"}])
@@ -487,7 +488,7 @@ def statuses_of(connector: State, *tasks: State) -> ConnectorStatuses:
         (True, True, RestartPlan(False, [1])),
     ],
 )
-def test_restart_plan_depends_on_the_parameters_include_tasks_and_only_failed(
+def test_restart_plan_depends_on_the_parameters_of_the_restart_request(
     include_tasks: bool, only_failed: bool, plan: RestartPlan
 ) -> None:
     statuses = statuses_of(State.RUNNING, State.RUNNING, State.FAILED, State.PAUSED)

@@ -18,7 +18,7 @@ from headrace_connectors.lakehouse.range_reader import integer_array, text_array
 
 @settings(deadline=None)  # the first call of pa.array() imports pandas, which takes long
 @given(st.lists(st.none() | st.text(max_size=5)))
-def test_array_of_texts_equals_the_array_from_pyarrow(texts: list[str | None]) -> None:
+def test_string_array_equals_the_array_from_pyarrow(texts: list[str | None]) -> None:
     array = text_array([text if text is None else text.encode() for text in texts])
     array.validate(full=True)
     assert array.equals(pa.array(texts, pa.string()))
@@ -26,14 +26,14 @@ def test_array_of_texts_equals_the_array_from_pyarrow(texts: list[str | None]) -
 
 @settings(deadline=None)  # the first call of pa.array() imports pandas, which takes long
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
-def test_array_of_integers_equals_the_array_from_pyarrow(values: list[int | None]) -> None:
+def test_integer_array_equals_the_array_from_pyarrow(values: list[int | None]) -> None:
     for type_ in (pa.int64(), pa.timestamp("ms", tz="UTC")):
         array = integer_array(values, type_)
         array.validate(full=True)
         assert array.equals(pa.array(values, pa.int64()).cast(type_))
 
 
-def test_text_with_invalid_utf_8_is_rejected() -> None:
+def test_string_with_invalid_utf_8_is_rejected() -> None:
     with pytest.raises(pa.ArrowInvalid):
         text_array([b"ok", b"\xff"])
 

@@ -349,10 +349,11 @@ def test_leader_epochs_that_recovery_has_rebuilt_are_synced_before_the_recovery_
 
 @pytest.mark.parametrize("seed", range(40))
 def test_truncation_by_recovery_survives_a_power_failure_after_a_clean_shutdown(seed: int) -> None:
-    """The first power failure can leave an incomplete batch, which recovery truncates.
+    """The first power failure can leave an incomplete batch. Recovery then truncates the log at this batch.
 
-    The log has no other batches and no leader epoch checkpoint. A clean shutdown and a second power failure follow. The
-    second power failure must not undo the truncation: after a clean shutdown, the next start does not recover the log.
+    The log has no other batches and no leader epoch checkpoint. A clean shutdown and a second power failure follow.
+    Because of the clean shutdown, the last start does not recover the log. The second power failure must therefore not
+    undo the truncation.
     """
     disk = SimulatedDisk(Random(seed))
     append(start(disk).get_or_create("t", 0, CONFIG, NOW), b"torn", 1)

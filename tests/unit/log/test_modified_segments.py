@@ -88,11 +88,12 @@ def test_segment_that_was_modified_while_the_node_was_down_is_recovered_and_logg
 
 
 @pytest.mark.parametrize("has_others", [True, False])
-def test_log_with_a_modified_segment_keeps_all_records_in_two_cases(tmp_path: Path, has_others: bool) -> None:
-    """In the first case, no batch is corrupt.
+def test_log_keeps_all_records_if_a_modified_segment_is_valid_or_no_other_replica_exists(
+    tmp_path: Path, has_others: bool
+) -> None:
+    """If there is no other replica, recovery does not truncate the log at a corrupt batch.
 
-    In the second case, a batch is corrupt, but there is no other replica. If the log were truncated at the corrupt
-    batch, the valid records after this batch would be lost.
+    The truncation would delete the valid records after the corrupt batch.
     """
     paths = write_segments(tmp_path)
     if not has_others:

@@ -174,14 +174,18 @@ def test_resolved_values_in_a_task_configuration_are_replaced_by_their_config_pr
     }
 
 
-def test_resolved_value_is_not_replaced_inside_a_restored_variable() -> None:
-    """The resolved value `properties` also occurs in the variable of the password."""
+def test_resolved_value_is_not_replaced_inside_the_text_of_another_variable() -> None:
+    """Each resolved value in the task configuration is replaced by its config provider variable.
+
+    The resolved value `properties` also occurs in the text of the variable `${f:/db.properties:a}`. This text must not
+    change.
+    """
     originals = {"password": "${f:/db.properties:a}", "key": "${f:k}"}
     restorer = VariableRestorer(originals, {"password": "hunter2-tiger", "key": "properties"}, ["password", "key"])
     restored = restorer.restore({"url": "db://hunter2-tiger@host/properties"})
     assert restored == {"url": "db://${f:/db.properties:a}@host/${f:k}"}
 
 
-def test_config_provider_variable_is_not_restored_in_a_task_config_that_the_connector_has_changed() -> None:
+def test_value_is_not_replaced_by_its_variable_if_the_connector_has_changed_the_value() -> None:
     restorer = VariableRestorer({"tables": "${f:tables}"}, {"tables": "a,b"})
     assert restorer.restore({"tables": "a"}) == {"tables": "a"}

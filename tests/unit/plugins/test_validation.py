@@ -239,7 +239,11 @@ def test_validation_result_does_not_contain_secrets_from_config_providers() -> N
 
 
 def test_validation_error_contains_the_variable_instead_of_the_resolved_value() -> None:
-    """The resolved value `file` also occurs in the variable of the password. The value is not replaced there."""
+    """The error contains the variable `${file:/run/secrets/db:a}` instead of the password.
+
+    The resolved value of the key `driver.user` is `file`. The text of the password's variable also contains `file`.
+    The text of this variable must not change.
+    """
     variables = {"password": "${file:/run/secrets/db:a}", "driver.user": "${file:/u:user}", "driver.db": "${env:DB}"}
     originals = {"name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "missing", **variables}
     values = {"password": "postgres", "driver.user": "file", "driver.db": "missings"}
@@ -391,7 +395,8 @@ def test_converter_settings_without_the_converter_class_are_reported_as_ignored(
     ]
 
 
-def test_exactly_once_support_may_be_requested_but_not_required() -> None:
+def test_connector_config_is_rejected_if_it_requires_exactly_once_support() -> None:
+    """The value `required` of `exactly.once.support` is rejected. The value `requested` is accepted."""
     result = validate(ExampleSource, table="t", exactly__once__support="required")
     assert result.values["exactly.once.support"].errors == [
         "This worker delivers the records of source connectors at least once, not exactly once: "

@@ -66,14 +66,14 @@ def records(*offsets: int) -> bytes:
     ],
     ids=["all", "last batch truncated", "reaches high watermark", "truncated", "no batch", "no records"],
 )
-def test_follower_sends_an_early_fetch_request_only_below_the_leaders_high_watermark(
+def test_follower_fetches_during_an_append_only_if_the_appended_records_are_committed(
     action: follower.FetchAction, records_received: bytes, expected: tuple[int, int] | None
 ) -> None:
     """Test rule R1 in docs/broker.md.
 
-    An early fetch request is sent before the follower appends the records of the last response. A fetch request tells
-    the leader that the follower has every record before the fetch offset. The fetch offset of an early request must
-    therefore be below the leader's high watermark.
+    A fetch request tells the leader that the follower has every record before the fetch offset. During an append, the
+    follower does not have the last of these records yet. Only records below the leader's high watermark are committed.
+    The fetch offset of a request during an append must therefore be below this high watermark.
     """
     assert follower.end_after_append(action, records_received) == expected
     request = follower.next_fetch(0, Log(), 5, 1000, expected)

@@ -364,7 +364,7 @@ def test_records_that_are_selected_from_sink_records_keep_their_partitions_and_o
         records[5]
 
 
-def test_task_leaves_its_group_without_a_commit_if_another_worker_may_run_the_task() -> None:
+def test_task_leaves_its_group_without_a_commit_if_another_worker_might_run_the_task() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -384,7 +384,7 @@ def test_task_leaves_its_group_without_a_commit_if_another_worker_may_run_the_ta
 
 
 def test_task_continues_at_the_committed_offsets_after_it_has_rejoined_its_group() -> None:
-    """The task leaves the group while another worker may run the task. After that, the task joins the group again."""
+    """The task leaves the group if another worker might run the task. After that, the task joins the group again."""
     core = assigned_core(A)
     core.on_fetched([Chunk(A, 0, 4)])
     core.on_confirmed(False)
@@ -399,7 +399,7 @@ def test_task_continues_at_the_committed_offsets_after_it_has_rejoined_its_group
     assert committed(core) == {A: 4}
 
 
-def test_failed_put_with_records_is_not_retried_if_another_worker_may_run_the_task() -> None:
+def test_failed_put_with_records_is_not_retried_if_another_worker_might_run_the_task() -> None:
     core = assigned_core(A)
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -412,7 +412,7 @@ def test_failed_put_with_records_is_not_retried_if_another_worker_may_run_the_ta
     assert core.next_step(1000) == [Wait(None)]
 
 
-def test_failed_put_without_records_is_not_retried_if_another_worker_may_run_the_task() -> None:
+def test_failed_put_without_records_is_not_retried_if_another_worker_might_run_the_task() -> None:
     core = SinkTaskCore("c-0")
     core.on_fetched([])
     core.put_failed(RetriableError("later"), now_ms=0)
@@ -421,7 +421,10 @@ def test_failed_put_without_records_is_not_retried_if_another_worker_may_run_the
 
 
 def test_stopped_sink_task_does_not_rejoin_its_group() -> None:
-    """After the stop, the worker confirms that no other worker may run the task."""
+    """The task leaves the group before the stop, because another worker might run the task.
+
+    After the stop, the worker learns that no other worker runs the task.
+    """
     core = assigned_core(A)
     core.on_confirmed(False)
     core.release(frozenset({A}))

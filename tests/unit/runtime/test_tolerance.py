@@ -55,7 +55,7 @@ TOLERANT = error_policy(tolerate=True)
 def test_failed_records_of_a_batch_are_skipped_and_reported() -> None:
     """The operation raises `RecordErrors` with the indexes of the failed records.
 
-    The operator then calls the operation again without these records.
+    The class `RetryWithToleranceOperator` then calls the operation again without these records.
     """
     built, reported = stages(TOLERANT)
     calls: list[list[int]] = []

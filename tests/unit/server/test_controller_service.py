@@ -251,7 +251,7 @@ def test_controller_whose_event_loop_was_blocked_handles_pending_heartbeats_befo
 
 
 def test_dead_broker_is_fenced_before_its_session_expires() -> None:
-    """The broker refuses the connection of a probe."""
+    """The controller tries to connect to the broker. The connection is refused, because the process is dead."""
 
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()

@@ -77,9 +77,11 @@ def test_clients_cannot_use_connections_that_are_reserved_for_controllers() -> N
 
 
 def test_clients_cannot_use_connections_that_are_reserved_for_followers_on_a_shared_listener() -> None:
-    """The broker accepts a few connections above the clients' limit. These connections may come from followers.
+    """When clients have reached their limit, the broker accepts a few additional connections for followers.
 
-    When these connections are all open, a new connection replaces the oldest one. Connections of followers stay open.
+    The broker does not know yet whether a follower or a client has opened an additional connection. If all additional
+    connections are in use, the broker closes one of them for each new connection. The broker closes the oldest
+    additional connection on which no follower has fetched.
     """
     flooded = router(max_connections=1000, max_connections_per_ip=1000, brokers=3)
     clients = [connect(flooded) for _ in range(88)]

@@ -96,8 +96,8 @@ class TestFilter:
         ]
 
     @pytest.mark.parametrize("value", [{}, {"author": None}, None, {"title": "x"}])
-    def test_record_without_the_field_of_the_filter_condition_fails_or_is_kept_or_is_dropped(self, value: Any) -> None:
-        """The property `missing.or.null.behavior` determines what happens to the record."""
+    def test_filter_fails_by_default_if_the_record_lacks_the_field(self, value: Any) -> None:
+        """The setting `missing.or.null.behavior=include` keeps the record. The value `exclude` drops the record."""
         assert "is missing or null" in str(transform_errors(self.filter(), source_batch([value]))[0])
         assert kept_values(self.filter(missing__or__null__behavior="include"), [value]) == [value]
         assert kept_values(self.filter(missing__or__null__behavior="exclude"), [value]) == []

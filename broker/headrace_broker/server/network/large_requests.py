@@ -181,8 +181,9 @@ class LargeRequests:
     ) -> Result:
         """Decode a request with `read`, handle the request in parts, and encode the response with `write`.
 
-        `read` and `write` run in another thread. Each of `splits` is one way to split the request. This method uses the
-        first split with a non-empty outermost array (`items[0]`).
+        `read` and `write` run in another thread. Each `RequestSplit` in `splits` is one way to split the request.
+        `RequestSplit.items[0]` is the name of an array in the request. This method uses the first `RequestSplit` with a
+        non-empty array.
         """
         async with self._requests:
             with self._gc_paused():

@@ -310,9 +310,9 @@ class Replication:
     def _check_broker_epoch(self, replica: int, broker_epoch: int) -> None:
         """Raise ApiError unless the fetch comes from the follower's current incarnation (KIP-903).
 
-        A fetch of an earlier incarnation is rejected, because that incarnation may have had more records on its disk. A
-        fetch without a registered broker epoch is rejected, because a client that claims to be a replica would advance
-        the high watermark past records that no follower has.
+        A fetch of an earlier incarnation is rejected. Its fetch offset may be above the log end offset of the current
+        incarnation. A fetch without a registered broker epoch is rejected, too. Otherwise, a client that claims to be a
+        replica could advance the high watermark past records that no follower has.
         """
         if not self.is_registered(replica, broker_epoch):
             raise ApiError(

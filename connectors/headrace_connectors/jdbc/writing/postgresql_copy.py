@@ -121,9 +121,9 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 class CopyAttempts:
     """Decides whether the next upsert tries to write its rows directly to the table with COPY.
 
-    COPY fails if a row exists already. After a failed COPY, the next upsert does not try COPY. Each further failed COPY
-    doubles the number of upserts that do not try COPY, up to 1024. A successful COPY resets this number to one. The
-    reason is that an update of existing rows is usually followed by more updates of existing rows.
+    COPY fails if a row exists already. An update of existing rows is usually followed by more updates of existing rows.
+    Therefore, the next upsert after a failed COPY does not try COPY. Each further failed COPY doubles the number of
+    upserts that do not try COPY, up to 1024. A successful COPY resets this number to one.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class CopyAttempts:
         self._to_skip = max(0, self._to_skip - 1)
 
     def succeeded(self) -> None:
-        """Record a successful COPY. After the next failed COPY, only one upsert does not try COPY."""
+        """Record a successful COPY. The next failed COPY then has the same effect as the first failed COPY."""
         self._next_pause = 1
 
     def failed(self) -> None:

@@ -127,8 +127,9 @@ class TableCache:
 def _missing_columns(table: ExistingTable, run: Run) -> list[Column]:
     """Return the columns of the run that the table does not have.
 
-    Several columns of the run may match one column of the table when case is ignored. In this case, the table's column
-    belongs only to the run's column with exactly the same name. The table does not have the other matching columns.
+    Column names may differ in case between the run and the table. Several columns of the run may therefore match the
+    same column of the table. In this case, the function returns the matching columns of the run, except the column with
+    exactly the same name as the table's column.
     """
     found = [table.column(column.name) for column in run.columns]
     matches = Counter(found)

@@ -54,11 +54,13 @@ class Writer:
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
         """Write the runs, commit the transaction, and return the errors of rejected records by index in the `put`.
 
-        If a table or column no longer exists, this method reads the definitions of the tables again. If the
-        configuration allows this, the method then creates missing tables and columns. Finally, the method writes all
-        runs again. If errors are not tolerated, raises RecordErrors for the first rejected record. Raises the driver's
-        exception for every error that the data of a record has not caused. After an exception, the caller must roll
-        back the transaction.
+        If a table or column no longer exists, this method makes a second attempt to write all runs. The second attempt
+        reads the definitions of the tables again. With `auto.create`, it creates missing tables. With `auto.evolve`, it
+        creates missing columns.
+
+        If errors are not tolerated, raises RecordErrors for the first rejected record. Raises the driver's exception
+        for every error that the data of a record has not caused. After an exception, the caller must roll back the
+        transaction.
         """
         try:
             return self._write(runs)

@@ -66,8 +66,10 @@ class TableWriter(ABC):
     def committed(self, partitions: Iterable[TopicPartition] = ()) -> KafkaSourceOffset:
         """Read the table, and return the next Kafka offset of each topic partition.
 
-        The result contains the offsets of the connector's last commit, and the stored offsets of `partitions`. If the
-        table's history no longer includes this commit, the result contains only the stored offsets of `partitions`.
+        The metadata of the connector's last commit contains these offsets. A Delta table also contains a transaction
+        identifier for each topic partition. The version of the transaction identifier is the offset. If the history of
+        a Delta table no longer includes the connector's last commit, the result contains only the offsets of
+        `partitions`, from their transaction identifiers.
         """
 
     @abstractmethod
