@@ -24,7 +24,7 @@ from headrace_connectors.file.lines import LineSplitter
 
 log = logging.getLogger(__name__)
 
-BLOCK_BYTES = 512 * 1024
+BLOCK_BYTES = 1024 * 1024
 """Each read releases the GIL, and then waits for the event loop's thread, so the task reads several chunks at once."""
 WAIT_S = 0.1
 MISSING_FILE_WAIT_S = 0.5
