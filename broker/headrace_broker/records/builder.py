@@ -70,9 +70,9 @@ class _EncodingTables:
     `headers_bytes` is the size of each record's header count and headers.
 
     `before_value` contains the bytes between the encoded value length and the value: `RecordColumns.before`.
-    `previous_end` contains the last bytes of a record: `RecordColumns.after`, the header count and the headers. The
-    tables put the last bytes of a record in front of the next record. If `before_value` and `previous_end` would make
-    the tables too large, both are empty.
+    `previous_end` contains the last bytes of a record: `RecordColumns.after` and the header count 0. The tables put the
+    last bytes of a record in front of the next record. `before_value` and `previous_end` are both empty if the records
+    have headers, or if these bytes would make the tables too large.
     """
 
     def __init__(self, affix_bytes: int, headers_bytes: int, before_value: bytes, previous_end: bytes) -> None:
@@ -102,7 +102,7 @@ _tables = lru_cache(maxsize=16)(_EncodingTables)
 _OFFSET_DELTAS_AND_NO_KEY = [encode_varint(delta) + _NO_KEY for delta in range(1024)]
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
 """The offset deltas at which the encoded offset delta becomes one byte longer."""
-_AFFIXES_IN_TABLES_MAX = 256
+_AFFIXES_IN_TABLES_MAX = 128
 """A table has an entry for each length of a value, so longer bytes would use too much memory and CPU cache."""
 _BLANK_HEADER = bytes(HEADER_SIZE)
 
@@ -235,8 +235,9 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
         deltas.extend(encode_varint(delta) + _NO_KEY for delta in range(len(deltas), count))
     # A record consists of its start, the offset delta and key, the value length, and the value. Short bytes before and
     # after the value are parts of the value length and of the next record's start, because few parts are joined faster.
+    # Headers are not, because each batch may have different headers and would need tables of its own.
     record: list[bytes | None] = [b"", b"", b"", b""]
-    if len(before) + len(end) <= _AFFIXES_IN_TABLES_MAX:
+    if headers == _NO_HEADERS and affix_bytes <= _AFFIXES_IN_TABLES_MAX:
         tables = _tables(affix_bytes, len(headers), before, end)
     else:
         tables = _tables(affix_bytes, len(headers), b"", b"")
