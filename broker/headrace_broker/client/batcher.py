@@ -95,9 +95,12 @@ class Batcher:
             else:
                 self._loop.call_soon_threadsafe(delivery.seal)
             for number, run, run_bytes in runs:
+                if self._built:
+                    self._hand_over()
+                    self._on_built()
                 self._append((topic, number), run, run_bytes, DeliveryPart(delivery, len(run)))
-                self._hand_over()
-                self._on_built()
+            self._hand_over()
+        self._on_built()  # after the lock is released, because `seal_due` does nothing while the lock is held
 
     def wait_for_memory(self, timeout_ms: float) -> None:
         """Block until fewer than buffer.memory bytes are buffered. Raises BufferExhaustedError, ClosedError."""

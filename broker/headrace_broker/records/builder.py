@@ -6,6 +6,7 @@ the module joins the values with prefixes from precomputed tables. Otherwise aio
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -53,7 +54,7 @@ class _PrefixTable:
             return _get_all(prefixes, lengths)
         except KeyError:
             if len(prefixes) > self.LENGTHS_MAX:
-                prefixes.clear()
+                prefixes = self._prefixes = {}  # another thread may be using the full cache
             prefixes.update((length, self._encode(length)) for length in set(lengths) - prefixes.keys())
             return _get_all(prefixes, lengths)
 
@@ -72,7 +73,7 @@ class _EncodingTables:
     `before_value` contains the bytes between the encoded value length and the value: `RecordColumns.before`.
     `previous_end` contains the last bytes of a record: `RecordColumns.after` and the header count 0. The tables put the
     last bytes of a record in front of the next record. `before_value` and `previous_end` are both empty if the records
-    have headers, or if these bytes would make the tables too large.
+    have headers, or if `_are_in_tables` returns False.
     """
 
     def __init__(self, affix_bytes: int, headers_bytes: int, before_value: bytes, previous_end: bytes) -> None:
@@ -99,9 +100,19 @@ class _EncodingTables:
 
 
 _tables = lru_cache(maxsize=16)(_EncodingTables)
+
+
+@lru_cache(maxsize=64)
+def _uses(before: bytes, after: bytes) -> list[None]:
+    """Return a list with one element for each batch that was built with this prefix and suffix of the values."""
+    return []
+
+
 _OFFSET_DELTAS_AND_NO_KEY = [encode_varint(delta) + _NO_KEY for delta in range(1024)]
+_deltas_lock = threading.Lock()  # held while `_OFFSET_DELTAS_AND_NO_KEY` grows
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
 """The offset deltas at which the encoded offset delta becomes one byte longer."""
+_USES_BEFORE_TABLES = 20
 _AFFIXES_IN_TABLES_MAX = 128
 """A table has an entry for each length of a value, so longer bytes would use too much memory and CPU cache."""
 _BLANK_HEADER = bytes(HEADER_SIZE)
@@ -232,12 +243,13 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
     count, affix_bytes, end = len(lengths), len(before) + len(after), after + headers
     deltas = _OFFSET_DELTAS_AND_NO_KEY
     if count > len(deltas):
-        deltas.extend(encode_varint(delta) + _NO_KEY for delta in range(len(deltas), count))
+        with _deltas_lock:
+            deltas.extend([encode_varint(delta) + _NO_KEY for delta in range(len(deltas), count)])
     # A record consists of its start, the offset delta and key, the value length, and the value. Short bytes before and
     # after the value are parts of the value length and of the next record's start, because few parts are joined faster.
     # Headers are not, because each batch may have different headers and would need tables of its own.
     record: list[bytes | None] = [b"", b"", b"", b""]
-    if headers == _NO_HEADERS and affix_bytes <= _AFFIXES_IN_TABLES_MAX:
+    if headers == _NO_HEADERS and _are_in_tables(before, after):
         tables = _tables(affix_bytes, len(headers), before, end)
     else:
         tables = _tables(affix_bytes, len(headers), b"", b"")
@@ -255,6 +267,22 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
     parts[width // 2 + 1 :: width] = columns.values
     parts.append(end)
     return bytearray().join(parts)  # type: ignore[arg-type]
+
+
+def _are_in_tables(before: bytes, after: bytes) -> bool:
+    """Return whether the prefix and suffix of the values are in the tables: they are short, and are used repeatedly.
+
+    For example, a timestamp that a transform adds to all records of a batch differs between batches.
+    """
+    if not before and not after:
+        return True
+    if len(before) + len(after) > _AFFIXES_IN_TABLES_MAX:
+        return False
+    uses = _uses(before, after)
+    if len(uses) < _USES_BEFORE_TABLES:
+        uses.append(None)
+        return False
+    return True
 
 
 def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:

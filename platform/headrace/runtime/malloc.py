@@ -15,8 +15,8 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _KEPT_BYTES = 16 * 1024 * 1024
 """Up to this much free memory at the end of a heap stays in the process."""
-_HEAP_BUFFER_BYTES_MAX = 2 * 1024 * 1024
-"""Larger buffers are returned to the kernel when they are freed. Record batches have at most about 1 MiB."""
+_HEAP_BUFFER_BYTES_MAX = 32 * 1024 * 1024
+"""Larger buffers are returned to the kernel when they are freed. glibc accepts no larger value."""
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded at import, before any fork
 

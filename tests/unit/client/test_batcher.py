@@ -34,10 +34,12 @@ async def send_acknowledging(values: list[Any]) -> tuple[list[int], list[bytes |
     handovers: list[int] = []
     received: list[bytes | None] = []
     results: list[Any] = []
+    is_locked: list[bool] = []
 
     def on_built() -> None:
         batches: list[ReadyBatch] = list(sender.drain_built())
         handovers.append(len(batches))
+        is_locked.append(sender._send_lock.locked())
         for batch in batches:
             acknowledge(batch.delivery_parts, 0, len(received))
             received.extend(read_columns(bytes(batch.data), verify_crc=False).values)
@@ -48,6 +50,7 @@ async def send_acknowledging(values: list[Any]) -> tuple[list[int], list[bytes |
     sender.send("t", None, RecordColumns(values=values, timestamps=1), delivery)
     await asyncio.sleep(0)
     assert sender.buffered_bytes == 0
+    assert not any(is_locked[-1:])  # `seal_due` does nothing while the lock is held
     return handovers, received, results
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_broker.records import builder
 from headrace_broker.records.batch import (
     CorruptBatchError,
     iter_batches,
@@ -165,3 +166,11 @@ def test_record_batch_with_a_wrong_record_count_is_rejected(count: int) -> None:
     batch[57:61] = count.to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptBatchError):
         read_batch(memoryview(batch), 0, read_header(batch))
+
+
+def test_encoding_tables_are_not_created_for_a_suffix_that_differs_between_batches() -> None:
+    misses = builder._tables.cache_info().misses
+    for number in range(100):
+        columns = RecordColumns(values=[b"value"], timestamps=5, after=b"%d" % number)
+        assert read_columns(build_batch(columns)).values == [b"value%d" % number]
+    assert builder._tables.cache_info().misses <= misses + 3  # one for each size of the suffix
