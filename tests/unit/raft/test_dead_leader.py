@@ -41,7 +41,7 @@ def test_granted_pre_vote_is_counted_even_if_the_response_names_the_dead_leader(
     assert isinstance(raft.role, Candidate)
 
 
-def test_voter_follows_the_leader_named_in_a_rejected_pre_vote() -> None:
+def test_voter_follows_the_leader_if_a_pre_vote_response_contains_the_leader_id() -> None:
     raft = follower()
     request = pre_vote_to(OTHER, raft.on_connection_refused(DEAD, 10))
     raft.handle_response(OTHER, request, messages.vote_response(ErrorCode.NONE, DEAD, 1, granted=False), 11)
