@@ -6,7 +6,6 @@ the module joins the values with prefixes from precomputed tables. Otherwise aio
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -99,6 +98,28 @@ class _EncodingTables:
         return encode
 
 
+class _OffsetDeltas:
+    """A list of the encoded offset deltas, each followed by the length of a null key. The index is the offset delta.
+
+    Several threads may use the list, so it is replaced by a longer list, and never changed.
+    """
+
+    def __init__(self) -> None:
+        self._encoded = self._encode(0, 1024)
+
+    def get(self, count: int) -> list[bytes]:
+        """Return a list of at least `count` encoded offset deltas."""
+        encoded = self._encoded
+        if count > len(encoded):
+            self._encoded = encoded = encoded + self._encode(len(encoded), count)
+        return encoded
+
+    @staticmethod
+    def _encode(start: int, stop: int) -> list[bytes]:
+        return [encode_varint(delta) + _NO_KEY for delta in range(start, stop)]
+
+
+_offset_deltas = _OffsetDeltas()
 _tables = lru_cache(maxsize=16)(_EncodingTables)
 
 
@@ -108,8 +129,6 @@ def _uses(before: bytes, after: bytes) -> list[None]:
     return []
 
 
-_OFFSET_DELTAS_AND_NO_KEY = [encode_varint(delta) + _NO_KEY for delta in range(1024)]
-_deltas_lock = threading.Lock()  # held while `_OFFSET_DELTAS_AND_NO_KEY` grows
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
 """The offset deltas at which the encoded offset delta becomes one byte longer."""
 _USES_BEFORE_TABLES = 20
@@ -241,10 +260,6 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
     """
     before, after, lengths = columns.before, columns.after, columns.value_lengths()
     count, affix_bytes, end = len(lengths), len(before) + len(after), after + headers
-    deltas = _OFFSET_DELTAS_AND_NO_KEY
-    if count > len(deltas):
-        with _deltas_lock:
-            deltas.extend([encode_varint(delta) + _NO_KEY for delta in range(len(deltas), count)])
     # A record consists of its start, the offset delta and key, the value length, and the value. Short bytes before and
     # after the value are parts of the value length and of the next record's start, because few parts are joined faster.
     # Headers are not, because each batch may have different headers and would need tables of its own.
@@ -262,7 +277,7 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
         parts[width * start : width * min(stop, count) : width] = record_starts.get_all(lengths[start:stop])
     first: bytes = parts[0]  # type: ignore[assignment]  # all are bytes
     parts[0] = _BLANK_HEADER + first[len(end) :]
-    parts[1::width] = deltas[:count]
+    parts[1::width] = _offset_deltas.get(count)[:count]
     parts[2::width] = tables.value_lengths.get_all(lengths)
     parts[width // 2 + 1 :: width] = columns.values
     parts.append(end)
