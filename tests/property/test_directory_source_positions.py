@@ -9,7 +9,7 @@ import os
 from typing import Any
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace_connectors.file import record_lines
@@ -75,6 +75,7 @@ def test_rows_of_a_valid_csv_file_equal_the_rows_that_were_written_to_it(
     counts=st.lists(st.integers(1, 4), max_size=15),
     block=st.integers(1, 40),
 )
+@example(pieces=[b"\n", b'"', b'"', b'"', b'"', b"\n"], form="json", counts=[], block=1)
 def test_records_and_errors_of_any_file_depend_neither_on_the_block_size_nor_on_restarts(
     pieces: list[bytes], form: str, counts: list[int], block: int
 ) -> None:

@@ -148,7 +148,7 @@ class JsonReader(_TextReader):
         """Return the values of the next JSON documents, at most `count`."""
         while lines := self._take(count):
             values = self._decode_all(lines)
-            if len(values) != len(lines):  # an invalid or empty line, or a document in several lines
+            if len(values) != len(lines):  # an invalid or empty line
                 values = self._until_bad(lines)
             if values:
                 return values
@@ -156,7 +156,7 @@ class JsonReader(_TextReader):
 
     def _decode_all(self, lines: list[bytes]) -> list[Any]:
         try:
-            return self._decoder.decode_lines(b"\n".join(lines))
+            return list(map(self._decoder.decode, lines))  # `decode_lines` accepts several documents in one line
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return []
 
