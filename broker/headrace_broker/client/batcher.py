@@ -90,7 +90,7 @@ class Batcher:
                 return
             for _ in runs:
                 delivery.expect_part()
-            if delivery.has_pending_parts:
+            if runs:
                 delivery.seal()
             else:
                 self._loop.call_soon_threadsafe(delivery.seal)

@@ -52,11 +52,6 @@ class Delivery:
         """Add a listener that is called after the delivery completes."""
         self._listeners.append(listener)
 
-    @property
-    def has_pending_parts(self) -> bool:
-        """True while the result of at least one part is pending."""
-        return self._pending > 1
-
     def expect_part(self) -> None:
         """Add one part to the number of parts that the delivery waits for."""
         self._pending += 1

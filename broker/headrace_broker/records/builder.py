@@ -125,13 +125,17 @@ _tables = lru_cache(maxsize=16)(_EncodingTables)
 
 @lru_cache(maxsize=64)
 def _uses(before: bytes, after: bytes) -> list[None]:
-    """Return a list with one element for each batch that was built with this prefix and suffix of the values."""
+    """Return a list in which each element stands for one batch with this prefix and suffix of the values.
+
+    `_are_in_tables` adds at most `_USES_BEFORE_TABLES` elements.
+    """
     return []
 
 
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
 """The offset deltas at which the encoded offset delta becomes one byte longer."""
 _USES_BEFORE_TABLES = 20
+"""The number of batches after which a prefix and suffix become parts of the tables, because new tables take time."""
 _AFFIXES_IN_TABLES_MAX = 128
 """A table has an entry for each length of a value, so longer bytes would use too much memory and CPU cache."""
 _BLANK_HEADER = bytes(HEADER_SIZE)

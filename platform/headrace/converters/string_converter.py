@@ -80,7 +80,7 @@ class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringCo
             try:
                 return values.encoded()
             except UnicodeEncodeError:
-                pass  # as in `from_connect_batch`
+                pass  # `from_connect_batch` replaces unpaired surrogates
         return self.from_connect_batch(topic, schema, values.items())
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
