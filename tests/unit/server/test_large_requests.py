@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -105,11 +106,12 @@ async def test_top_level_error_in_one_part_becomes_the_response_to_the_whole_lar
 
 
 def test_request_with_many_slow_parts_does_not_delay_other_requests() -> None:
-    started = asyncio.Event()
+    started, small_request_done = asyncio.Event(), asyncio.Event()
 
     async def respond_slowly(part: ListOffsetsRequest) -> ListOffsetsResponse:
         started.set()
-        await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(small_request_done.wait(), 0.01)
         return respond(part)
 
     async def race() -> list[str]:
@@ -121,9 +123,13 @@ def test_request_with_many_slow_parts_does_not_delay_other_requests() -> None:
             )
             order.append(name)
 
+        async def send_small_request() -> None:
+            await send("few", 6)
+            small_request_done.set()
+
         first = asyncio.ensure_future(send("many", 3000))
         await started.wait()
-        await asyncio.gather(first, send("few", 6))
+        await asyncio.gather(first, send_small_request())
         large_requests.close()
         return order
 
