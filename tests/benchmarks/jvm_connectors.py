@@ -1,9 +1,10 @@
-"""Runs JVM connectors in Apache's worker, so that benchmarks can compare headrace's connectors with them.
+"""Runs JVM connectors in Apache Kafka's Connect worker. Benchmarks compare headrace's connectors with them.
 
 The connectors are Aiven's JDBC, S3 and OpenSearch connectors (Apache License 2.0). No registry has their jars, so they
 must be built from their sources. The environment variable `BENCH_JVM_CONNECTORS` names a directory with the
 subdirectories `jdbc`, `s3` and `opensearch`, each with the jars of one connector and of its dependencies. If the
-variable is not set, the benchmarks compare with quoted numbers: the rates of these connectors on a similar machine.
+variable is not set, the benchmarks compare headrace's rates with constants. The constants are rates of these JVM
+connectors that were measured on a similar machine.
 """
 
 from __future__ import annotations

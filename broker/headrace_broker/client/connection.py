@@ -209,7 +209,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def send(
         self, message: Request[Any], version: int, on_response: OnResponse | None, timeout_ms: float | None = None
     ) -> None:
-        """Send a request after all earlier requests. If `on_response` is None, the broker sends no response (acks=0).
+        """Send a request after all earlier requests. `on_response` is None for a produce request with acks=0.
 
         Raises ConnectionLostError if the connection is closed, and EncodeError if the message cannot be encoded.
         """

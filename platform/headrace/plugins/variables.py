@@ -25,7 +25,7 @@ VARIABLE_SPLIT = re.compile(r"(\$\{[^}]*?:[^}]*?\})")
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedVariable:
-    """A variable in the value of a configuration key that was not resolved, and the reason."""
+    """An unresolved variable in the value of the configuration key `key`. `reason` says why it is unresolved."""
 
     key: str
     variable: str

@@ -247,7 +247,7 @@ def make_herder_with_running_connector(monkeypatch: pytest.MonkeyPatch) -> tuple
     return herder, worker
 
 
-async def test_restart_request_fails_if_the_connector_fails_to_start_on_a_worker_of_a_group(
+async def test_restart_request_to_a_distributed_worker_fails_if_the_connector_fails_to_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     herder, worker = make_herder_with_running_connector(monkeypatch)

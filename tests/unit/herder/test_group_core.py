@@ -460,7 +460,7 @@ def test_leader_assigns_tasks_of_departed_workers_without_delay_after_a_lost_res
     assert found["me"] == GroupAssignment("me", URL, 5, ALL)
 
 
-def test_worker_that_becomes_the_leader_again_assigns_tasks_of_departed_workers_without_delay() -> None:
+def test_reelected_leader_assigns_tasks_of_departed_workers_without_delay() -> None:
     """Another leader may have assigned the connectors and tasks of departed workers already."""
     core = worker()
     assign(core, compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})["me"].assigned)

@@ -1,6 +1,7 @@
 """Tests of the class OldStatuses, which replaces statuses from workers outside the group.
 
-A status is replaced only if its generation is later than the current generation of the group.
+Such a status can have a higher generation than the group, because another group wrote it. Only such a status is
+replaced.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class SqliteDatabase(Database):
     def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
         """Return a function that converts decimals to text, or dates and times to milliseconds.
 
-        Returns None for all other types.
+        If the schema has another type, return None.
         """
         if schema.name == DECIMAL_NAME:
             return str
