@@ -1,7 +1,7 @@
 """Processes for calls to plug-ins that are not running: validation, key definitions, checks of altered offsets.
 
 A process serves one request at a time, so a plug-in that hangs delays only requests for its own connector class. One
-idle process is kept for a while.
+idle process is kept for some seconds, because most clients send several requests one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.runtime import messages
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.processes import HostProcess
 
-IDLE_S = 30.0
+IDLE_S = 3.0  # an idle process uses 10 MB, and a new one starts within 10 ms
 PROCESSES_MAX = 16
 PROCESSES_PER_CLASS_MAX = 4
 """The maximum number of processes for one connector class, so that others remain if all of its processes hang."""
