@@ -55,7 +55,7 @@ def test_metrics_count_records_bytes_and_time_of_produce_and_fetch_requests(brok
     assert value(found, "kafka_network_requestmetrics_totaltimems", request="Fetch", quantile="0.99") > 0
 
 
-def test_metrics_of_a_healthy_node_report_no_errors(broker: BrokerProcess) -> None:
+def test_metrics_of_a_healthy_node_show_no_offline_or_underreplicated_partitions(broker: BrokerProcess) -> None:
     create_topic(broker.address, "well", 3, replication=1)
     found = page(broker)
     assert value(found, "kafka_controller_kafkacontroller_activecontrollercount") == 1

@@ -1,4 +1,4 @@
-"""Tests that Headrace, kafka-python and aiokafka can read each other's record batches with every codec."""
+"""Tests that headrace can read the record batches of kafka-python and aiokafka, and that they can read headrace's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tests of the cluster tools with three real nodes: their output and their effects.
 
-If Maven is on the PATH, the tests also run Kafka's own tools, which must print the same output.
+If Maven and Java are on the PATH, the tests also run Kafka's own tools, which must print the same output.
 """
 
 from __future__ import annotations

@@ -87,7 +87,11 @@ class TimestampConverterConfig(Config):
 
 
 class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
-    """Converts timestamps to another type, in UTC. Nulls stay null."""
+    """Converts timestamps to another type, in UTC.
+
+    A null key or value stays null. A null field becomes the field's default, if it has one
+    (`replace.null.with.default`).
+    """
 
     abstract = True
 

@@ -81,7 +81,7 @@ class SimulatedNetwork:
                 self._reset_later(end)
 
     def stall(self, name: str, other: str, for_us: int) -> None:
-        """Delay data from `name` to `other` by `for_us` on all existing connections, but not on new connections."""
+        """Send no data from `name` to `other` for `for_us`, on all existing connections. Do not delay new ones."""
         for end in list(self._connections):
             if end.node.name == name and end.peer.node.name == other:
                 end.stall(for_us)

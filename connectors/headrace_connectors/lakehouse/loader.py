@@ -1,6 +1,6 @@
 """Loads micro-batches from Spark into the tables. Spark calls the loader in the task's process (`foreachBatch`).
 
-Spark reads and parses the records of all topics in one job and returns them as Arrow. The loader
+Spark reads and parses the records of all topics and returns them as Arrow. This is usually one job. The loader
 appends them to the topics' tables together with the offsets of the micro-batch. It relies only on
 the offsets that the tables contain, and ignores rows below these offsets. Therefore, if Spark repeats
 a micro-batch, the loader adds only the missing rows, even after a crash between the commits of two

@@ -108,7 +108,7 @@ async def json_object_body(request: Request, *, numbers_as_text: bool = False) -
 
 
 async def config_body(request: Request) -> dict[str, Any]:
-    """Parse the request body as a configuration: a JSON object of strings, numbers and booleans.
+    """Parse the request body as a configuration: a JSON object of strings, numbers, booleans and nulls.
 
     Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError, OverloadedError.
     """
@@ -129,7 +129,7 @@ def to_config(body: dict[str, Any]) -> dict[str, Any]:
         raise BadRequestError(f"The configuration has {len(body)} keys, but at most {CONFIG_KEYS_MAX} are allowed")
     for key, value in body.items():
         if isinstance(value, (dict, list)):
-            raise BadRequestError(f"The value of {key} must be a string, number or boolean")
+            raise BadRequestError(f"The value of {key} must be a string, number, boolean or null")
     return {key: _as_text(value) for key, value in body.items()}
 
 

@@ -292,6 +292,8 @@ def test_restarted_task_continues_at_the_next_row_of_a_parquet_file(tmp_path: Pa
     write_parquet(tmp_path / "a", [20_000 if number == 299 else 2026 for number in range(300)])
     first = read(tmp_path, count, format="parquet", **{"batch.size": str(count), "errors.tolerance": "all"})
     assert len(first.records) == count
+    rest = read(tmp_path, format="parquet", offsets=first.offsets, **{"errors.tolerance": "all"})
+    assert len(rest.records) == 299 - count
     with pytest.raises(DataError, match="a: cannot read row 300 or a row after it"):
         read(tmp_path, format="parquet", offsets=first.offsets)
 

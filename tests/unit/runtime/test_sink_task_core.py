@@ -253,7 +253,7 @@ def test_records_of_a_partition_that_the_task_paused_are_put_only_after_the_task
     assert offsets_of(put_next(core)) == [(0, 0)]
 
 
-def test_empty_poll_causes_an_empty_put_if_all_fetched_records_are_of_paused_partitions() -> None:
+def test_empty_poll_causes_an_empty_put_if_all_waiting_records_are_of_paused_partitions() -> None:
     """The task itself has paused these partitions. Many tasks resume partitions in `put`."""
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 1), Chunk(B, 0, 1)])

@@ -1,6 +1,6 @@
 """UpdateFeatures (57): set the finalized feature levels (KIP-584).
 
-This broker supports one level of each feature, so the handler checks the requested levels and changes nothing.
+This broker cannot change the level of a feature. The handler only accepts a request for the current levels.
 """
 
 from __future__ import annotations

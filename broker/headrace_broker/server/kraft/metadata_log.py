@@ -243,7 +243,10 @@ class MetadataLog:
         self.log.roll(self._now_ms())
 
     def delete_before(self, snapshot: OffsetAndEpoch) -> None:
-        """Delete the segments whose records are in this snapshot, and delete older snapshots. Raises ApiError."""
+        """Delete the segments whose records are in this snapshot, and the older snapshots. Raises ApiError.
+
+        Keep the older snapshots while the log begins before this snapshot's offset.
+        """
         self.log.delete_segments_before(snapshot[0], self._now_ms())
         self._remove_deleted()
         if self.log_start_offset in (0, snapshot[0]):  # otherwise the log still begins at an older snapshot

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 class DeltaWriter(TableWriter):
     """Writes one Delta table.
 
-    The method `committed` reads the table. If another process commits after that, the method `write` detects the conflict.
+    The method `committed` reads the table. If another process commits afterwards, `write` detects the conflict.
     """
 
     _table: DeltaTable | None = None
