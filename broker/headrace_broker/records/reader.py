@@ -176,7 +176,11 @@ def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
         right = batch.headers if batch.headers is not None else [[]] * len(batch)
         if left and right and left[-1] == right[0]:
             last, first = left[-1], right[0]
-            right = [last if each is first else each for each in right]
+            right = (
+                [last] * len(right)
+                if right.count(first) == len(right)
+                else [last if each is first else each for each in right]
+            )
         left += right
         columns.headers = left
     if isinstance(columns.timestamps, list) or columns.timestamps != batch.timestamps:

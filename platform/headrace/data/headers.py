@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from headrace.data.schema import Schema
 
 _UNCHANGEABLE = frozenset({str, bytes, int, float, bool, type(None), Decimal, datetime})
+_EXACT_TYPES = frozenset({str, bytes, type(None)})
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -67,7 +68,28 @@ def map_headers(function: Callable[[_T], _R], headers: Sequence[_T]) -> list[_R]
 
     Records that share a headers object share one call of `function` and its result.
     """
-    if headers and all(map(is_, headers, repeat(headers[0]))):
+    if headers and _are_same(headers):
         return [function(headers[0])] * len(headers)
     results = {number: function(each) for number, each in dict(zip(map(id, headers), headers, strict=True)).items()}
     return list(map(results.__getitem__, map(id, headers)))
+
+
+def _are_same(headers: Sequence[Any]) -> bool:
+    """Return whether all records have the same headers, so that `function` has the same result for each of them."""
+    first = headers[0]
+    if headers[-1] is not first:
+        return False
+    if all(map(_has_exact_equality, first)):
+        return headers.count(first) == len(headers)  # takes a tenth of the time of comparing identities one by one
+    return all(map(is_, headers, repeat(first)))
+
+
+def _has_exact_equality(header: Sequence[Any]) -> bool:
+    """Return whether every header that is equal to `header` has a value of the same type.
+
+    `header` is a `Header`, or a pair of a key and bytes. Without a schema, the integer 1 is equal to the boolean True.
+    """
+    value_type = type(header[-1])
+    if value_type is int:
+        return len(header) == 3 and header[1] is not None
+    return value_type in _EXACT_TYPES

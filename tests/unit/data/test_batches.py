@@ -108,6 +108,7 @@ def test_method_map_headers_calls_its_function_once_for_a_headers_object_that_se
     assert map_headers(value, [a, a, b, a, equal_to_a]) == [1, 1, 2, 1, True]
     assert calls == [a, b, equal_to_a]
     assert map_headers(value, [a, a]) == [1, 1]
+    assert map_headers(value, [a, equal_to_a, a]) == [1, True, 1]
     assert map_headers(value, []) == []
 
 
