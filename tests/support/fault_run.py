@@ -2,11 +2,11 @@
 
     python fault_run.py DIR SECONDS SEED    in a sandbox (`support.namespaces`), with a pipe as standard input
 
-Each episode applies a fault (`support.cluster_faults`), waits, and repairs the cluster. Within a time limit, all
+Each round applies a fault (`support.cluster_faults`), waits, and repairs the cluster. Within a time limit, all
 replicas must then be in sync and all clients must make progress.
 
 At the end, the program compares the clients' history with the contents of the topic (`integration.history`), and the
-replicas with each other. The program prints one line per episode and one line per violation. It exits with status 0 if
+replicas with each other. The program prints one line per round and one line per violation. It exits with status 0 if
 there is no violation.
 """
 
@@ -49,7 +49,7 @@ class NotRecoveredError(Exception):
 
 
 class Run:
-    """The cluster, its clients, and the results of the episodes."""
+    """The cluster, its clients, and the results of the rounds."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -57,7 +57,7 @@ class Run:
         self.cluster = IsolatedCluster(self.network, directory, _DISK_MIB, {"min.insync.replicas": "2"})
         self.clients = RecordedClients(self.cluster.bootstrap_servers, TOPIC, PARTITIONS)
         self.problems: list[str] = []
-        self.episodes: Counter[str] = Counter()
+        self.rounds: Counter[str] = Counter()
         self.recovery_times_s: list[float] = []
         self.pauses_s: dict[str, tuple[float, float]] = {}
         """For each fault: the longest time in which no partition had an acknowledgement, and the longest time in which
@@ -77,7 +77,7 @@ class Run:
         """Print a line with the elapsed time."""
         print(f"[{time.monotonic() - self._started_s:7.1f} s] {line}", flush=True)
 
-    def episode(self, name: str, duration_s: float) -> None:
+    def run_round(self, name: str, duration_s: float) -> None:
         """Apply the fault `name` for `duration_s`, undo it, and wait until the cluster has recovered.
 
         Raises NotRecoveredError.
@@ -91,7 +91,7 @@ class Run:
         steps = self.await_recovered()
         self.clients.cluster_is_healthy.set()
         self.recovery_times_s.append(max(steps.values()))
-        self.episodes[name] += 1
+        self.rounds[name] += 1
         events = self.clients.events[began:]
         pause_s = longest_pause_s(events)
         of_one_s = max(longest_pause_s(events, partition) for partition in self.clients.partitions)
@@ -190,13 +190,13 @@ class Run:
                 self.problems.append(f"the replicas of partition {partition} differ, bytes by node: {sizes}")
 
     def summary(self) -> str:
-        """Return a summary of the episodes and of the clients' results."""
+        """Return a summary of the rounds and of the clients' results."""
         events = self.clients.events
-        kinds = ", ".join(f"{count} {name}" for name, count in sorted(self.episodes.items()))
+        kinds = ", ".join(f"{count} {name}" for name, count in sorted(self.rounds.items()))
         pauses = ", ".join(f"{name} {all_s:.1f}/{one_s:.1f}" for name, (all_s, one_s) in sorted(self.pauses_s.items()))
         epochs = sum(self.cluster.leader_epoch(TOPIC, partition) for partition in self.clients.partitions)
         return f"""\
-{sum(self.episodes.values())} episodes in {time.monotonic() - self._started_s:.0f} s: {kinds}
+{sum(self.rounds.values())} rounds in {time.monotonic() - self._started_s:.0f} s: {kinds}
 {sum(self.clients.sent.values())} records sent, {sum(self.clients.acknowledgements.values())} acknowledged; \
 {sum(isinstance(event, Read) for event in events)} reads, {sum(isinstance(event, Commit) for event in events)} commits
 longest pause without an acknowledgement {longest_pause_s(events):.1f} s; \
@@ -223,9 +223,9 @@ def main(directory: str, seconds: str, seed: str) -> int:
         until_s = time.monotonic() + float(seconds)
         while time.monotonic() < until_s:
             for name in run.rng.sample(list(FAULTS), len(FAULTS)):
-                run.episode(name, run.rng.choice(durations_s))
+                run.run_round(name, run.rng.choice(durations_s))
                 time.sleep(_QUIET_S)
-                if run.episodes.keys() >= FAULTS.keys() and time.monotonic() > until_s:
+                if run.rounds.keys() >= FAULTS.keys() and time.monotonic() > until_s:
                     break
         run.end()
     except NotRecoveredError as error:

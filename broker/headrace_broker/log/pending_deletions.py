@@ -40,9 +40,9 @@ class PendingDeletions:
         self._renamed: list[tuple[int, str]] = []  # (time from which the directory may be removed, path)
 
     def delete(self, directory: LogDirectory, log: PartitionLog, now_ms: int) -> None:
-        """Delete the directory of a log that the log manager no longer serves.
+        """Rename the directory of a log that the log manager no longer serves. `maintain` deletes it later.
 
-        Raises OSError if the directory cannot be renamed; `maintain` then retries the rename.
+        Raises OSError if the rename fails; `maintain` then retries it.
         """
         key = (log.topic, log.partition)
         self._not_renamed[key] = directory, log

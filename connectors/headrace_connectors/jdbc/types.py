@@ -223,7 +223,7 @@ def timestamp_schema(granularity: str) -> Schema:
 def from_instant(granularity: str, zone: dt.tzinfo) -> Converter | None:
     """Return a function that converts an aware datetime to the field's value for a `timestamp.granularity`.
 
-    Strings with a date and a time are in the time zone `zone`. Returns None if no conversion is needed.
+    If this value is a string, its date and time are in the time zone `zone`. Returns None if no conversion is needed.
     """
     if granularity == "connect_logical":
         return None

@@ -171,7 +171,7 @@ class RecordLayouts:
         )
 
     def schema_ids(self, topic: str) -> frozenset[int]:
-        """Return the ids of the schemas whose records the topic's record layout can parse."""
+        """Return the ids of the schemas whose records can be parsed with the topic's record layout."""
         learned = self._learned.get(topic)
         return frozenset[int]().union(*learned.schema_ids.values()) if learned is not None else frozenset()
 

@@ -70,7 +70,7 @@ class OpenFiles:
 
 @dataclass(slots=True)
 class Completed:
-    """Files that are completed together."""
+    """Files that receive no more records and are uploaded together."""
 
     files: list[OpenFiles]
 

@@ -147,7 +147,10 @@ def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
 
 
 def from_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert the rows in the values to `Struct` objects. If the schema contains no struct, return the same list."""
+    """Convert each row (the tuple of a struct) in the values to a `Struct` object.
+
+    If the schema contains no struct, return the same list.
+    """
     if not contains_struct(schema):
         return values
     convert = struct_converter(schema)

@@ -40,7 +40,7 @@ class NotLeaderError(Exception):
 
 
 class SimulatedWorker:
-    """One process of a worker. A restart creates another object with the same name."""
+    """A simulated worker, from its start to its end. A restart creates another object with the same name."""
 
     def __init__(self, world: World, name: str, version: Version, max_delay_ms: int) -> None:
         self.world, self.kernel, self.name = world, world.kernel, name

@@ -43,7 +43,7 @@ def test_escaped_form_of_a_value_is_replaced_with_the_replacement_of_the_value()
     assert replacer.replace("a+b%2Fc a%20b/c") == "${f:k} ${f:k}"
 
 
-def test_replacer_without_values_changes_nothing() -> None:
+def test_replacer_does_not_change_text_if_it_has_nothing_to_replace() -> None:
     assert ValueReplacer({}).replace("text") == "text"
 
 

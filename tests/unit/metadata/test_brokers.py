@@ -128,7 +128,7 @@ def test_partitions_of_a_fenced_leader_elect_another_replica_or_have_no_leader_i
     assert back.topics["t"].partitions[1].leader_epoch == 2
 
 
-def test_controlled_shutdown_moves_leaders_and_waits_for_other_brokers() -> None:
+def test_controlled_shutdown_ends_after_all_other_brokers_have_applied_the_new_leaders() -> None:
     """Test rule R13 in docs/broker.md.
 
     The broker closes its sockets only after every other broker has applied the new leaders.

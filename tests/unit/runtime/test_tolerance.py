@@ -212,7 +212,7 @@ def test_stateful_operation_that_does_not_identify_bad_records_fails_the_task(er
     assert reported == []
 
 
-def test_stateful_operation_needs_no_results_if_all_records_fail() -> None:
+def test_stateful_operation_may_raise_record_errors_without_results_if_all_records_fail() -> None:
     """The operation may then raise `RecordErrors` without the argument `results`."""
     built, reported = stages(TOLERANT)
 
