@@ -22,14 +22,17 @@ class LineSplitter:
     def __init__(self, position: int = 0) -> None:
         self.position = position
         self._partial = bytearray()  # the bytes after the last line terminator
-        self._complete = b""
-        self._split_bytes = 0  # this many bytes of `_complete` are split into chunks
+        self._start = b""  # of the first line in `_block`
+        self._block = b""
+        self._split_bytes = 0  # this many bytes of `_block` are split into chunks
+        self._complete_bytes = 0  # this many bytes of `_block` belong to complete lines
+        self._has_returns = False  # whether `_block` contains `\r`
         self._chunk: _Chunk | None = None  # has lines that `next_lines` has not returned yet
 
     @property
     def has_lines(self) -> bool:
         """Whether a complete line is available."""
-        return self._chunk is not None or bool(self._complete)
+        return self._chunk is not None or self._split_bytes < self._complete_bytes
 
     @property
     def partial_bytes(self) -> int:
@@ -38,13 +41,22 @@ class LineSplitter:
 
     def feed(self, block: bytes) -> None:
         """Add a block of bytes. Call `feed` only while `has_lines` is false."""
-        if b"\n" not in block and b"\r" not in block and not self._partial.endswith(b"\r"):
+        if self._partial.endswith(b"\r"):  # a line terminator, or the first half of one
+            block = b"".join((self._partial, block))
+            self._partial = bytearray()
+        has_returns = b"\r" in block
+        if not has_returns and b"\n" not in block:
             # Append in place. Copying a very long line for every block would take quadratic time.
             self._partial += block
             return
-        data = b"".join((self._partial, block)) if self._partial else block
-        end = _end_of_last_line(data, 0, len(data))
-        self._complete, self._partial, self._split_bytes = data[:end], bytearray(memoryview(data)[end:]), 0
+        end = _end_of_last_line(block, 0, len(block), has_returns)
+        if not end:  # the only line terminator is a final `\r`
+            self._partial += block
+            return
+        # The block is not copied. Only the first chunk starts with the bytes from the previous block.
+        self._start, self._partial = bytes(self._partial), bytearray(memoryview(block)[end:])
+        self._block, self._split_bytes, self._complete_bytes = block, 0, end
+        self._has_returns = has_returns
 
     def next_lines(self, maximum: int) -> Lines:
         """Return at least one and at most `maximum` lines, without their terminators."""
@@ -55,21 +67,23 @@ class LineSplitter:
         return lines
 
     def _next_chunk(self) -> _Chunk:
-        data, start, stop = self._complete, self._split_bytes, len(self._complete)
+        block, start, stop = self._block, self._split_bytes, self._complete_bytes
         if stop - start > CHUNK_BYTES:
-            stop = _end_of_last_line(data, start, start + CHUNK_BYTES) or _end_of_first_line(data, start)
-        self._split_bytes = stop
-        if stop == len(data):
-            self._complete = b""  # an idle task should not keep the block in memory
-        return _Chunk(data[start:stop])
+            limit = start + CHUNK_BYTES
+            stop = _end_of_last_line(block, start, limit, self._has_returns) or _end_of_first_line(block, start)
+        data = self._start + block[start:stop] if self._start else block[start:stop]
+        self._start, self._split_bytes = b"", stop
+        if stop == self._complete_bytes:
+            self._block = b""  # an idle task should not keep the block in memory
+        return _Chunk(data, self._has_returns)
 
 
 class _Chunk:
     """Complete lines that are split at once."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, has_returns: bool) -> None:
         self._original = data
-        if b"\r" in data:
+        if has_returns:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         self._data = data
         self._lines = data.split(b"\n")
@@ -108,12 +122,14 @@ def _decode(text: memoryview, lines: list[bytes]) -> Lines:
         return Lines(str(text, "utf-8", "replace"), len(lines))
 
 
-def _end_of_last_line(data: bytes, start: int, stop: int) -> int:
+def _end_of_last_line(data: bytes, start: int, stop: int, has_returns: bool) -> int:
     r"""Return the index after the last line terminator between `start` and `stop`, or 0 if there is none.
 
-    A `\r` immediately before `stop` does not count, because a `\n` may follow it.
+    A `\r` immediately before `stop` does not count, because a `\n` may follow it. `has_returns` is false if `data`
+    contains no `\r`.
     """
-    return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, max(stop - 1, start))) + 1
+    feed = data.rfind(b"\n", start, stop)
+    return (max(feed, data.rfind(b"\r", start, max(stop - 1, start))) if has_returns else feed) + 1
 
 
 def _end_of_first_line(data: bytes, start: int) -> int:
