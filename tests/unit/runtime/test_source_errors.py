@@ -1,4 +1,4 @@
-"""Tests of the dead letter queue of a source task: a full producer buffer, and records that cannot be sent to the queue."""
+"""Tests of the dead letter queue of a source task: a full producer buffer, and records that are not accepted."""
 
 from __future__ import annotations
 
