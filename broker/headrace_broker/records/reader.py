@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from headrace_broker.records._extensions import load_aiokafka_records
@@ -101,9 +102,9 @@ def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
     else:  # compaction has left gaps between the offsets
         offsets = [record.offset for record in parser(batch)]
     append_time = header.max_timestamp if header.timestamp_type else None
-    first = next(iter(parser(batch)))
-    if first.key is None and not first.headers:
-        columns = _read_values(parser(batch), header, first.timestamp)
+    first, *second = islice(parser(batch), 2)
+    if first.key is None and all(record.headers == first.headers for record in second):
+        columns = _read_values(parser(batch), header, first.timestamp, first.headers)
         if columns is not None:
             columns.offsets = offsets
             return columns
@@ -115,18 +116,26 @@ def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
     return columns
 
 
-def _read_values(records: Any, header: BatchHeader, timestamp: int) -> RecordColumns | None:
-    """Return the records if each of them has the timestamp `timestamp`, no key and no headers, else None."""
+def _read_values(records: Any, header: BatchHeader, timestamp: int, headers: Headers) -> RecordColumns | None:
+    """Return the records if each of them has this timestamp, these headers and no key, else None."""
     if header.max_timestamp != timestamp:
         return None
     values = [
         record.value
         for record in records
-        if record.key is None and record.timestamp == timestamp and not record.headers
+        if record.key is None
+        and record.timestamp == timestamp
+        and (record.headers == headers if headers else not record.headers)
     ]
-    if len(values) != header.records_count:
+    count = len(values)
+    if count != header.records_count:
         return None
-    return RecordColumns(values=values, timestamps=timestamp, timestamp_type=header.timestamp_type)
+    return RecordColumns(
+        values=values,
+        headers=[headers] * count if headers else None,
+        timestamps=timestamp,
+        timestamp_type=header.timestamp_type,
+    )
 
 
 def _read_all(records: Any) -> RecordColumns:
