@@ -7,7 +7,7 @@ therefore change a copy of the object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from decimal import Decimal
@@ -15,10 +15,11 @@ from itertools import repeat
 from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
-from headrace.data.schema import Schema
+from headrace.data.schema import INT_RANGES, Schema, Type
 
 _UNCHANGEABLE = frozenset({str, bytes, int, float, bool, type(None), Decimal, datetime})
-_EXACT_TYPES = frozenset({str, bytes, type(None)})
+_EXACT_TYPES: Mapping[Type, type] = {Type.STRING: str, Type.BYTES: bytes, **dict.fromkeys(INT_RANGES, int)}
+"""For some types of schemas: the only Python type of valid values that equal one another."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -85,11 +86,11 @@ def _are_same(headers: Sequence[Any]) -> bool:
 
 
 def _has_exact_equality(header: Sequence[Any]) -> bool:
-    """Return whether every header that is equal to `header` has a value of the same type.
+    """Return whether every valid header that is equal to `header` has a value of the same Python type.
 
     `header` is a `Header`, or a pair of a key and bytes. Without a schema, the integer 1 is equal to the boolean True.
     """
-    value_type = type(header[-1])
-    if value_type is int:
-        return len(header) == 3 and header[1] is not None
-    return value_type in _EXACT_TYPES
+    if len(header) == 2:
+        return True
+    _, schema, value = header
+    return schema is not None and _EXACT_TYPES.get(schema.type) is type(value)

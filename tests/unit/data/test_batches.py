@@ -3,7 +3,7 @@ from __future__ import annotations
 from headrace.data.batch import Batch, SinkBatch, SourceBatch, from_records
 from headrace.data.headers import Header, Headers, map_headers
 from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
-from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, array, map_of, struct
+from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, array, map_of, struct
 from headrace.data.struct import Struct, from_rows, to_rows
 
 INNER = struct([("x", INT32_SCHEMA)])
@@ -109,6 +109,8 @@ def test_method_map_headers_calls_its_function_once_for_a_headers_object_that_se
     assert calls == [a, b, equal_to_a]
     assert map_headers(value, [a, a]) == [1, 1]
     assert map_headers(value, [a, equal_to_a, a]) == [1, True, 1]
+    zero, negative_zero = Headers().add("n", 0, FLOAT64_SCHEMA), Headers().add("n", -0.0, FLOAT64_SCHEMA)
+    assert list(map(str, map_headers(value, [zero, negative_zero, zero]))) == ["0", "-0.0", "0"]
     assert map_headers(value, []) == []
 
 
