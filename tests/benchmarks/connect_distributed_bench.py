@@ -24,6 +24,7 @@ from connect_bench import LINE, TIMEOUT_S, end_offset, line_count
 from distributed_workers import GroupWorker, System, running_worker, settings, systems, wait_until
 from fresh_topic import DELETE_DELAY_MS
 from measured import alternate
+from process_stats import wait_until_idle
 from results import Row
 
 from support.broker import running_broker
@@ -124,13 +125,17 @@ def _create_idle_sink(worker: GroupWorker, address: str, directory: Path) -> Non
 def _pipelines(
     compared: Sequence[System], address: str, directory: Path, lines: int, report: Callable[[str], None]
 ) -> None:
-    """Measure all pipelines. All workers are running, but only one worker at a time moves records."""
+    """Measure all pipelines. All workers are running, but only one worker at a time moves records.
+
+    All workers are idle at the start of each pipeline.
+    """
     with ExitStack() as stack:
         workers = [(system, stack.enter_context(running_worker(system, settings(address)))) for system in compared]
         for format_name, converter in FORMATS.items():
             for smts in (0, 2, 5):
                 for connectors in (1, CONNECTORS_OF_WORKER):
                     for system, worker in workers:
+                        wait_until_idle(other.pid for _, other in workers)
                         scope = "one task" if connectors == 1 else "worker"
                         what = f"{format_name}, {smts} SMTs, {scope}"
                         source = _input_file(directory, lines // connectors)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from process_stats import cpu_s, tree
+from process_stats import wait_until_idle
 from sink_load import Measured
 
 from support import apache
@@ -27,10 +26,6 @@ from support.worker import Worker
 VARIABLE = "BENCH_JVM_CONNECTORS"
 WARM_UP_ROUNDS = 2
 """Rounds that are not counted. The JVM needs two rounds until its compiler has optimized a connector."""
-IDLE_CPU_MAX = 0.05
-"""The fraction of a processor that idle workers may use."""
-IDLE_INTERVAL_S = 0.5
-IDLE_TIMEOUT_S = 60
 
 
 class JvmWorker(Worker):
@@ -61,17 +56,7 @@ class Systems:
 
     def wait_until_idle(self) -> None:
         """Wait until both workers are idle, because the JVM's compilers keep running after a measurement."""
-        pids = [pid for worker in (self.ours, self.theirs) if worker is not None for pid in tree(worker.pid)]
-        deadline_s = time.monotonic() + IDLE_TIMEOUT_S
-        before_s = cpu_s(pids)
-        while True:
-            time.sleep(IDLE_INTERVAL_S)
-            after_s = cpu_s(pids)
-            if after_s - before_s < IDLE_CPU_MAX * IDLE_INTERVAL_S:
-                return
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"the workers still use a processor after {IDLE_TIMEOUT_S} s without work")
-            before_s = after_s
+        wait_until_idle([worker.pid for worker in (self.ours, self.theirs) if worker is not None])
 
 
 @contextmanager

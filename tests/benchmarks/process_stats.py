@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+IDLE_CPU_MAX = 0.05
+"""The fraction of a processor that idle processes may use."""
+IDLE_INTERVAL_S = 0.5
+IDLE_TIMEOUT_S = 60
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -37,6 +42,24 @@ def cpu_s(pids: Iterable[int]) -> float:
         text = _read(f"/proc/{pid}/stat")
         total += sum(int(field) for field in text.rsplit(")", 1)[1].split()[11:15]) if text else 0
     return total / _TICKS_PER_S
+
+
+def wait_until_idle(roots: Iterable[int]) -> None:
+    """Wait until the processes `roots` and their descendants are idle. Raises TimeoutError.
+
+    The JVM's compilers keep running after a measurement. Without this wait, they would slow down the next measurement.
+    """
+    pids = [pid for root in roots for pid in tree(root)]
+    deadline_s = time.monotonic() + IDLE_TIMEOUT_S
+    before_s = cpu_s(pids)
+    while True:
+        time.sleep(IDLE_INTERVAL_S)
+        after_s = cpu_s(pids)
+        if after_s - before_s < IDLE_CPU_MAX * IDLE_INTERVAL_S:
+            return
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"the processes still use a processor after {IDLE_TIMEOUT_S} s without work")
+        before_s = after_s
 
 
 def thread_cpu_s(pid: int) -> dict[str, float]:
