@@ -3,7 +3,15 @@ from __future__ import annotations
 from headrace.data.batch import Batch, SinkBatch, SourceBatch, from_records
 from headrace.data.headers import Header, Headers, map_headers
 from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
-from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, array, map_of, struct
+from headrace.data.schema import (
+    FLOAT64_SCHEMA,
+    INT32_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    array,
+    map_of,
+    struct,
+)
 from headrace.data.struct import Struct, from_rows, to_rows
 
 INNER = struct([("x", INT32_SCHEMA)])
