@@ -3,8 +3,8 @@
 A request header consists of api_key (int16), api_version (int16), correlation_id (int32) and client_id (nullable
 string). Flexible versions add tagged fields. The client id has a two-byte length in all versions. A response header is
 the correlation id and, in flexible versions, tagged fields; only the header of ApiVersions never has tagged fields. The
-parsers expect frames without the size prefix; the
-encoding functions return frames with the size prefix. This module does no I/O.
+parsers expect frames without the size prefix; the encoding functions return frames with the size prefix. This module
+does no I/O.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from headrace.runtime import messages
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.processes import HostProcess
 
-IDLE_S = 3.0  # an idle process uses 10 MB, and a new one starts within 10 ms
+IDLE_S = 3.0  # an idle process uses 10 MB; starting another one takes 20 ms
 PROCESSES_MAX = 16
 PROCESSES_PER_CLASS_MAX = 4
 """The maximum number of processes for one connector class, so that others remain if all of its processes hang."""
