@@ -22,7 +22,7 @@ class LineSplitter:
     def __init__(self, position: int = 0) -> None:
         self.position = position
         self._partial = bytearray()  # the bytes after the last line terminator
-        self._start = b""  # of the first line in `_block`
+        self._start = b""  # the bytes of earlier blocks with which the first line of `_block` starts
         self._block = b""
         self._split_bytes = 0  # this many bytes of `_block` are split into chunks
         self._complete_bytes = 0  # this many bytes of `_block` belong to complete lines
@@ -128,8 +128,10 @@ def _end_of_last_line(data: bytes, start: int, stop: int, has_returns: bool) -> 
     A `\r` immediately before `stop` does not count, because a `\n` may follow it. `has_returns` is false if `data`
     contains no `\r`.
     """
-    feed = data.rfind(b"\n", start, stop)
-    return (max(feed, data.rfind(b"\r", start, max(stop - 1, start))) if has_returns else feed) + 1
+    last = data.rfind(b"\n", start, stop)
+    if has_returns:
+        last = max(last, data.rfind(b"\r", start, max(stop - 1, start)))
+    return last + 1
 
 
 def _end_of_first_line(data: bytes, start: int) -> int:

@@ -19,7 +19,7 @@ from headrace.data.schema import INT_RANGES, Schema, Type
 
 _UNCHANGEABLE = frozenset({str, bytes, int, float, bool, type(None), Decimal, datetime})
 _EXACT_TYPES: Mapping[Type, type] = {Type.STRING: str, Type.BYTES: bytes, **dict.fromkeys(INT_RANGES, int)}
-"""For some types of schemas: the only Python type of valid values that equal one another."""
+"""The schema types whose equal values are interchangeable, and the Python types of these values."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 

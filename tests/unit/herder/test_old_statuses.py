@@ -1,7 +1,7 @@
 """Tests of the class OldStatuses, which replaces statuses from workers outside the group.
 
-Such a status can have a higher generation than the group, because another group wrote it. Only such a status is
-replaced.
+A worker of another group may have written a status with a higher generation than that of this group. Only statuses
+with a higher generation are replaced.
 """
 
 from __future__ import annotations

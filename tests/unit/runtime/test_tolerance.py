@@ -213,7 +213,6 @@ def test_stateful_operation_that_does_not_identify_bad_records_fails_the_task(er
 
 
 def test_stateful_operation_may_raise_record_errors_without_results_if_all_records_fail() -> None:
-    """The operation may then raise `RecordErrors` without the argument `results`."""
     built, reported = stages(TOLERANT)
 
     def fails(_part: Numbers) -> None:
