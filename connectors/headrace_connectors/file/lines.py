@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from headrace.data.columns import Lines
 
-CHUNK_BYTES = 128 * 1024
-"""`next_lines` splits about this many bytes at once. The CPU cache can hold them and their lines."""
+CHUNK_BYTES = 160 * 1024
+"""`next_lines` splits at most about this many bytes. The CPU cache can hold them and their lines."""
 
 
 class LineSplitter:
@@ -27,12 +27,11 @@ class LineSplitter:
         self._split_bytes = 0  # this many bytes of `_block` are split into chunks
         self._complete_bytes = 0  # this many bytes of `_block` belong to complete lines
         self._has_returns = False  # whether `_block` contains `\r`
-        self._chunk: _Chunk | None = None  # has lines that `next_lines` has not returned yet
 
     @property
     def has_lines(self) -> bool:
         """Whether a complete line is available."""
-        return self._chunk is not None or self._split_bytes < self._complete_bytes
+        return self._split_bytes < self._complete_bytes
 
     @property
     def partial_bytes(self) -> int:
@@ -60,58 +59,27 @@ class LineSplitter:
 
     def next_lines(self, maximum: int) -> Lines:
         """Return at least one and at most `maximum` lines, without their terminators."""
-        chunk = self._chunk or self._next_chunk()
-        lines, size_bytes = chunk.take(maximum)
-        self._chunk = chunk if chunk.has_lines else None
-        self.position += size_bytes
-        return lines
+        chunk, stop = self._next_chunk()
+        data = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if self._has_returns else chunk
+        lines = data.split(b"\n", maximum)
+        rest = lines.pop()  # is split again by the next call
+        size = len(data) - len(rest)
+        taken_bytes = size
+        if data is not chunk:  # the line terminators of the chunk may be longer
+            taken_bytes = _size_of_lines(chunk, len(lines), 2 * size) if rest else len(chunk)
+        self._start, self._split_bytes = b"", stop - (len(chunk) - taken_bytes)
+        if not self.has_lines:
+            self._block = b""  # an idle task should not keep the block in memory
+        self.position += taken_bytes
+        return _decode(memoryview(data)[: size - 1], lines)
 
-    def _next_chunk(self) -> _Chunk:
+    def _next_chunk(self) -> tuple[bytes, int]:
+        """Return the next complete lines (one line, or at most `CHUNK_BYTES`), and their end in `_block`."""
         block, start, stop = self._block, self._split_bytes, self._complete_bytes
         if stop - start > CHUNK_BYTES:
             limit = start + CHUNK_BYTES
             stop = _end_of_last_line(block, start, limit, self._has_returns) or _end_of_first_line(block, start)
-        data = self._start + block[start:stop] if self._start else block[start:stop]
-        self._start, self._split_bytes = b"", stop
-        if stop == self._complete_bytes:
-            self._block = b""  # an idle task should not keep the block in memory
-        return _Chunk(data, self._has_returns)
-
-
-class _Chunk:
-    """Complete lines that are split at once."""
-
-    def __init__(self, data: bytes, has_returns: bool) -> None:
-        self._original = data
-        if has_returns:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        self._data = data
-        self._lines = data.split(b"\n")
-        self._lines.pop()  # the empty bytes after the last terminator
-        self._taken_lines = 0
-        self._taken_bytes = 0  # of `_data`
-        self._sizes: list[int] | None = None
-
-    @property
-    def has_lines(self) -> bool:
-        return self._taken_lines < len(self._lines)
-
-    def take(self, maximum: int) -> tuple[Lines, int]:
-        """Return at most `maximum` lines, and their size in bytes including the original terminators."""
-        first = self._taken_lines
-        if first == 0 and len(self._lines) <= maximum:
-            self._taken_lines = len(self._lines)
-            return _decode(memoryview(self._data)[:-1], self._lines), len(self._original)
-        lines = self._lines[first : first + maximum]
-        start, stop = self._taken_bytes, self._taken_bytes + sum(map(len, lines)) + len(lines)
-        self._taken_lines, self._taken_bytes = first + len(lines), stop
-        size_bytes = stop - start if self._data is self._original else self._original_bytes(first, len(lines))
-        return _decode(memoryview(self._data)[start : stop - 1], lines), size_bytes
-
-    def _original_bytes(self, first: int, count: int) -> int:
-        if self._sizes is None:
-            self._sizes = list(map(len, self._original.splitlines(keepends=True)))
-        return sum(self._sizes[first : first + count])
+        return self._start + block[start:stop] if self._start else block[start:stop], stop
 
 
 def _decode(text: memoryview, lines: list[bytes]) -> Lines:
@@ -120,6 +88,11 @@ def _decode(text: memoryview, lines: list[bytes]) -> Lines:
         return Lines(str(text, "utf-8"), len(lines), lines)
     except UnicodeDecodeError:
         return Lines(str(text, "utf-8", "replace"), len(lines))
+
+
+def _size_of_lines(data: bytes, count: int, size_max: int) -> int:
+    """Return the size of the first `count` lines with their terminators. This size is at most `size_max`."""
+    return sum(map(len, data[:size_max].splitlines(keepends=True)[:count]))
 
 
 def _end_of_last_line(data: bytes, start: int, stop: int, has_returns: bool) -> int:
