@@ -89,8 +89,12 @@ def _encode_if_unescaped(lines: Lines) -> list[bytes] | None:
     text = lines.text
     if '"' in text or "\\" in text:
         return None
+    # The JSON text has two quotes, and two bytes for each line feed between the lines.
+    unescaped_bytes = len(_encoder.encode(text)) - 2 - (len(lines) - 1)
+    if text.isascii():
+        return lines.encoded() if unescaped_bytes == len(text) else None
     data = text.encode()
-    if len(_encoder.encode(text)) != len(data) + 2 + len(lines) - 1:
+    if unescaped_bytes != len(data):
         return None
     escaped = java_escapes(data)
     return lines.encoded() if escaped is data else escaped.split(b"\n")
