@@ -38,19 +38,24 @@ def add_worker_options(parser: argparse.ArgumentParser, *, default_name: str) ->
 
 
 def start_in_background(module: str, options: argparse.Namespace, files: Iterable[Path]) -> int:
-    """Start a module with these options and files in a background process; return the exit code 0 immediately."""
+    """Start a module with these options and files in a background process, and return the exit code 0 immediately.
+
+    Print how to stop the process: Kafka has no script that stops a worker.
+    """
     directory = Path(os.environ.get("LOG_DIR", "logs"))
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module]
     command += [argument for key, value in options.override for argument in ("--override", f"{key}={value}")]
-    with open(directory / f"{options.name}.out", "ab") as output:
-        subprocess.Popen(
+    log = directory / f"{options.name}.out"
+    with open(log, "ab") as output:
+        worker = subprocess.Popen(
             [*command, *map(str, files)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
+    print(f"The worker starts in the background and writes its output to {log}. To stop the worker: kill {worker.pid}")
     return 0
 
 
