@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from fresh_topic import DELETE_DELAY_MS, delete_topic
 from jvm_connectors import WARM_UP_ROUNDS, Systems, systems_under_test
 from process_stats import cpu_s, tree
 from results import Row
@@ -45,7 +46,8 @@ QUOTED = {
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
     """Copy the flights table `rounds` times from each database."""
-    with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
+    delay = {"log_segment_delete_delay_ms": DELETE_DELAY_MS}
+    with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name), **delay) as broker:
         database = Path(name) / "flights.sqlite"
         rows = prepare(database)[TABLE]
         with systems_under_test(Path(name), broker.address, "jdbc") as systems:
@@ -106,6 +108,7 @@ def _measure(
     first = wait_for_records(worker, address, f"{prefix}{TABLE}", 1)
     last = wait_for_records(worker, address, f"{prefix}{TABLE}", rows)
     worker.request("DELETE", f"/connectors/{connector}")
+    delete_topic(address, f"{prefix}{TABLE}")
     figures = Figures.between(start, first, last)
     report(f"{CLASSES[system]}, {name}, {'with' if schemas else 'without'} schemas: {figures}")
     return figures
