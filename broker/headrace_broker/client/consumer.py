@@ -113,6 +113,11 @@ class Consumer:
         await self._group.start()
 
     @property
+    def member_id(self) -> str:
+        """The consumer's member id in its group, or an empty string while the consumer is not a member."""
+        return "" if self._group is None else self._group.membership.generation.member_id
+
+    @property
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
         return self._core.assignment

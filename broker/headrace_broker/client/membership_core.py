@@ -238,9 +238,7 @@ class MembershipCore:
         self.reset()
         if member_id == UNKNOWN_MEMBER_ID or self._group_instance_id is not None:
             return None
-        if version < 3:
-            return LeaveGroupRequest(group_id=self.group_id, member_id=member_id)
-        return LeaveGroupRequest(group_id=self.group_id, members=[MemberIdentity(member_id=member_id, reason=reason)])
+        return leave_request(self.group_id, MemberIdentity(member_id=member_id, reason=reason), version)
 
     def reset(self) -> None:
         """Clear the member id and the generation."""
@@ -264,3 +262,10 @@ class MembershipCore:
             self.reason = f"the coordinator responded with {code.name}"
             return NextStep.JOIN_AS_NEW_MEMBER
         return NextStep.JOIN_LATER if code in _RETRY_LATER_ERRORS else NextStep.FAIL
+
+
+def leave_request(group_id: str, member: MemberIdentity, version: int) -> LeaveGroupRequest:
+    """Return a request that removes a member from a group. Before version 3, a request can only contain a member id."""
+    if version < 3:
+        return LeaveGroupRequest(group_id=group_id, member_id=member.member_id)
+    return LeaveGroupRequest(group_id=group_id, members=[member])

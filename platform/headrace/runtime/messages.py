@@ -171,6 +171,13 @@ class TopicUsed(Notification, frozen=True):
     topic: str
 
 
+class MemberJoined(Notification, frozen=True):
+    """The consumer of a sink task is a member of its group, with this member id."""
+
+    instance: InstanceId
+    member_id: str
+
+
 class CountersReported(Notification, frozen=True):
     """The counters of a task since its start."""
 
@@ -235,6 +242,7 @@ WorkerMessage: TypeAlias = (
 HostMessage: TypeAlias = (
     StateChanged
     | TopicUsed
+    | MemberJoined
     | CountersReported
     | ReconfigurationRequested
     | ValuesExpire

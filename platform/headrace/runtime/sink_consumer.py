@@ -21,6 +21,7 @@ from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer import Consumer, FetchedChunk, OffsetAndMetadata
 from headrace_broker.client.errors import ClientError, CommitFailedError
+from headrace_broker.client.membership_core import leave_request
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
@@ -97,16 +98,29 @@ class WaitingPolls:
 class SinkConsumer:
     """The consumer of one sink task.
 
-    `epoch` counts seeks. Records that were fetched before the last seek are outdated.
+    `epoch` counts seeks. Records that were fetched before the last seek are outdated. `on_joined` receives the
+    consumer's member id in its group. `dead_member` is the id of a member to remove from the group, or an empty string.
     """
 
-    def __init__(self, send_event: SendEvent, config: ClientConfig, connector: Mapping[str, str], task: int) -> None:
+    def __init__(
+        self,
+        send_event: SendEvent,
+        config: ClientConfig,
+        connector: Mapping[str, str],
+        task: int,
+        *,
+        on_joined: Callable[[str], None],
+        dead_member: str = "",
+    ) -> None:
         self.epoch = 0
         self.is_task_idle = False  # the task's thread waits for an event or for the next retry of a put
         self._send_event = send_event
         self._config = config
         self._connector = connector
         self._task = task
+        self._on_joined = on_joined
+        self._dead_member = dead_member
+        self._member_id = ""  # the last member id that `on_joined` has received
         self._loop = asyncio.get_running_loop()
         self._waiting = WaitingPolls()
         self._poll_loop: asyncio.Task[None] | None = None
@@ -120,6 +134,10 @@ class SinkConsumer:
         """Connect and start to consume. Raises ClientError. After this error, the call can be retried."""
         self._cluster = await Cluster.open(self._config)
         self._consumer = await Consumer.open(self._config, cluster=self._cluster)
+        if self._dead_member:
+            await self._remove_member(
+                MemberIdentity(member_id=self._dead_member, reason="the task's process has ended")
+            )
         self._poll_loop = self._loop.create_task(self._poll_forever(self._consumer))
 
     def allow_polls(self, count: int) -> None:
@@ -204,6 +222,7 @@ class SinkConsumer:
             while True:
                 await self._wait_until_poll_is_allowed(consumer)
                 chunks = await self._poll(consumer)
+                self._report_member(consumer)
                 self._waiting.add(chunks)
                 # If there was a seek during the poll, the consumer has discarded the records fetched before the seek.
                 self._send_event(Polled(self.epoch, chunks), None)
@@ -280,7 +299,13 @@ class SinkConsumer:
             await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
             return []
 
+    def _report_member(self, consumer: Consumer) -> None:
+        if (member_id := consumer.member_id) and member_id != self._member_id:
+            self._member_id = member_id
+            self._on_joined(member_id)
+
     async def _on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        self._report_member(self._opened)
         positions = {partition: await self._opened.position(partition) for partition in partitions}
         await self._handled(Assigned(positions))
 
@@ -306,20 +331,26 @@ class SinkConsumer:
 
         After a crash, the member stays in the group.
         """
-        group_id, instance_id = self._config.group_id, self._config.group_instance_id
-        if instance_id is None or not group_id or self._cluster is None:
+        if (instance_id := self._config.group_instance_id) is not None:
+            await self._remove_member(
+                MemberIdentity(member_id="", group_instance_id=instance_id, reason="the task was stopped")
+            )
+
+    async def _remove_member(self, member: MemberIdentity) -> None:
+        group_id, cluster = self._config.group_id, self._cluster
+        if not group_id or cluster is None:
             return
-        leaver = MemberIdentity(member_id="", group_instance_id=instance_id, reason="the task was stopped")
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await self._cluster.request_coordinator(
-                    group_id, LeaveGroupRequest(group_id=group_id, members=[leaver])
-                )
+                connection = await cluster.coordinator_connection(group_id, "group")
+                version = connection.version_for(LeaveGroupRequest)
+                await connection.request(leave_request(group_id, member, version), version=version)
         except (ClientError, TimeoutError) as error:
             log.info(
-                "Task %s-%d: failed to leave group %s; the member expires with its session timeout: %s",
+                "Task %s-%d: failed to remove member %s from group %s; the member expires with its session timeout: %s",
                 self._connector.get("name"),
                 self._task,
+                member.group_instance_id or member.member_id,
                 group_id,
                 error,
             )

@@ -16,6 +16,8 @@ class TaskSpec(msgspec.Struct, kw_only=True, frozen=True):
     connector_config: dict[str, str]
     worker: dict[str, str]
     paused: bool = False
+    dead_member: str = ""
+    """The id of the consumer group member that a killed or crashed process of this sink task has left in the group."""
 
     @property
     def name(self) -> str:

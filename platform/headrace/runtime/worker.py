@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from headrace.runtime import messages
 from headrace.runtime.channel import ChannelClosed, RemoteError
 from headrace.runtime.processes import ForkServerDied, HostProcess, Processes, ThreadHosts
@@ -84,6 +86,7 @@ class Worker:
         self._instances: dict[InstanceId, _Instance] = {}
         self._shared: dict[_HostKey, asyncio.Task[HostProcess]] = {}  # hosts of more than one instance
         self._suspects: set[str] = set()  # connectors that may have ended a shared host: each gets its own host
+        self._members: dict[tuple[str, int | None], str] = {}  # consumer group members of sink tasks, until they leave
         self._validators = ValidatorPool(lambda: self._spawn("validator"), self._request)
         self._watchers: set[asyncio.Task[None]] = set()
         self._log_levels: dict[str, messages.SetLogLevel] = {}
@@ -113,7 +116,12 @@ class Worker:
         return await self._start(_Instance(id_, plugin), messages.StartConnector(id_, spec))
 
     async def start_task(self, id_: InstanceId, spec: TaskSpec) -> str:
-        """Start a task, which reports its state, and return its version. Raises RemoteError, CallTimeout, OSError."""
+        """Start a task, which reports its state, and return its version. Raises RemoteError, CallTimeout, OSError.
+
+        If an earlier process of a sink task was killed or has crashed, the task first removes the member that this
+        process has left in the consumer group. Otherwise, the group would wait until the member's session expires.
+        """
+        spec = msgspec.structs.replace(spec, dead_member=self._members.pop((id_.connector, id_.task), ""))
         return await self._start(_Instance(id_), messages.StartTask(id_, spec))
 
     async def task_configs(self, id_: InstanceId) -> list[dict[str, str]]:
@@ -437,6 +445,8 @@ class Worker:
             await self._kill_after_timeout(instance, host)
         except (RemoteError, ChannelClosed) as error:
             log.error("Stop of %s failed: %s", instance.id.name, error)
+        else:
+            self._members.pop((instance.id.connector, instance.id.task), None)
         await self._discard(instance)
 
     async def _wait_until_ended(self, instance: _Instance, host: HostProcess, deadline: float) -> None:
@@ -502,6 +512,8 @@ class Worker:
                     self._retire_if_failed(instance, state)
             case messages.CountersReported(_, counters):
                 instance.counters = counters
+            case messages.MemberJoined(_, member_id):
+                self._members[instance.id.connector, instance.id.task] = member_id
             case messages.TopicUsed(_, topic):
                 self._events.topic_used(message.instance, topic)
             case messages.ReconfigurationRequested():

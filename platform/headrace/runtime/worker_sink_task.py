@@ -313,7 +313,14 @@ class WorkerSinkTask(WorkerTask):
 
     async def _open_consumer(self) -> None:
         config, spec = self.plugins.connector_config, self.spec
-        consumer = SinkConsumer(self._on_consumer_event, self._config, config, spec.number)
+        consumer = SinkConsumer(
+            self._on_consumer_event,
+            self._config,
+            config,
+            spec.number,
+            on_joined=self.report_member,
+            dead_member=spec.dead_member,
+        )
         await consumer.open()
         self._consumer = consumer
 

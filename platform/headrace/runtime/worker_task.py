@@ -256,6 +256,10 @@ class WorkerTask:
         await self._confirmed.wait()
         self._has_started = True
 
+    def report_member(self, member_id: str) -> None:
+        """Report the task's member id in its consumer group. Callable from any thread."""
+        self._notify(messages.MemberJoined(self._instance, member_id))
+
     def use_topic(self, topic: str) -> None:
         """Report that the connector uses a topic (KIP-558). Callable from any thread."""
         self._notify(messages.TopicUsed(self._instance, topic))

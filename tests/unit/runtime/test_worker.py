@@ -221,6 +221,34 @@ async def test_second_stop_of_a_task_waits_until_the_first_stop_completes() -> N
         assert sum(isinstance(each, messages.StopInstance) for each in host.received) == 1
 
 
+async def report_member(host: FakeHost, listener: Listener) -> None:
+    """Report the member "m" of the task's consumer group, and wait until the worker has handled the message."""
+    host.far_end.notify(messages.MemberJoined(TASK, "m"))
+    host.far_end.notify(messages.StateChanged(TASK, "RUNNING", None))
+    await asyncio.wait_for(listener.changed.wait(), 5)
+    listener.changed.clear()
+
+
+async def test_task_whose_process_was_killed_is_restarted_with_the_group_member_that_the_process_has_left() -> None:
+    async with running() as (worker, processes, listener):
+        await worker.start_task(TASK, SPEC)
+        await report_member(processes.hosts[0], listener)
+        processes.hosts[0].exit(-9)
+        await asyncio.wait_for(listener.changed.wait(), 5)
+        for generation in (3, 4):
+            await worker.start_task(InstanceId("c", 0, generation), SPEC)
+        assert [host.received[0].spec.dead_member for host in processes.hosts] == ["", "m", ""]
+
+
+async def test_task_that_was_stopped_is_restarted_without_a_group_member_to_remove() -> None:
+    async with running() as (worker, processes, listener):
+        await worker.start_task(TASK, SPEC)
+        await report_member(processes.hosts[0], listener)
+        await worker.stop(TASK)
+        await worker.start_task(InstanceId("c", 0, 3), SPEC)
+        assert processes.hosts[1].received[0].spec.dead_member == ""
+
+
 async def test_host_process_of_a_task_that_does_not_stop_within_the_graceful_timeout_is_killed() -> None:
     async with running(**{"task.shutdown.graceful.timeout.ms": "50"}) as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
