@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from headrace.api.errors import ConnectError
+from headrace.api.errors import ConfigError, ConnectError, DataError, RetriableError, UnknownField
 from headrace.runtime import client_configs, traces
 from headrace.runtime.error_policy import DeadLetterQueueConfig, Failure
 from headrace.runtime.spec import TaskSpec
@@ -27,6 +27,14 @@ from headrace_broker.records.columns import RecordColumns
 
 REENCODED_HEADER = "__headrace.errors.reencoded"
 """Marks a record whose original bytes no longer exist: it was converted to bytes again."""
+_JAVA_NAMES: dict[type[BaseException], str] = {
+    ConnectError: "org.apache.kafka.connect.errors.ConnectException",
+    DataError: "org.apache.kafka.connect.errors.DataException",
+    UnknownField: "org.apache.kafka.connect.errors.DataException",
+    RetriableError: "org.apache.kafka.connect.errors.RetriableException",
+    ConfigError: "org.apache.kafka.common.config.ConfigException",
+}
+"""The classes of Kafka Connect's errors. Tools that read a dead letter queue compare the class with these names."""
 _CONTEXT_PREFIX = "__connect.errors."
 _WAIT_MS = 200
 
@@ -126,11 +134,17 @@ class DeadLetterQueue:
             "task.id": str(self._spec.number),
             "stage": failure.stage.value,
             "class.name": failure.class_name,
-            "exception.class.name": f"{type(error).__module__}.{type(error).__qualname__}",
+            "exception.class.name": class_name_of(error),
             "exception.message": traces.message_of(error),
             "exception.stacktrace": traces.trace_of(error),
         }
         return [(_CONTEXT_PREFIX + name, text.encode(errors="backslashreplace")) for name, text in fields.items()]
+
+
+def class_name_of(error: BaseException) -> str:
+    """Return the name of the error's class in Kafka Connect or, if there is none, the name of its Python class."""
+    kind = type(error)
+    return _JAVA_NAMES.get(kind) or f"{kind.__module__}.{kind.__qualname__}"
 
 
 def origin_of(topic: str, partition: int, offset: int) -> dict[str, str]:

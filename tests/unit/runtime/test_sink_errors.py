@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.api.errors import ConnectError, DataError
+from headrace.api.errors import ConfigError, ConnectError, DataError, RetriableError, UnknownField
 from headrace.converters.string_converter import StringConverter
 from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
@@ -25,6 +25,10 @@ from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.spec import TaskSpec
 from headrace_broker.records.columns import RecordColumns
 from support.errors import error_policy
+
+
+class PluginError(DataError):
+    """An error that a plug-in defines."""
 
 
 class Producer:
@@ -139,6 +143,26 @@ def test_dlq_context_headers_contain_no_secrets_and_omit_the_middle_of_a_long_me
         assert rb" is wrong: \udc80xxx" in text
         assert b"characters omitted" in text
         assert len(text) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (DataError("no"), b"org.apache.kafka.connect.errors.DataException"),
+        (UnknownField("no"), b"org.apache.kafka.connect.errors.DataException"),
+        (RetriableError("no"), b"org.apache.kafka.connect.errors.RetriableException"),
+        (ConnectError("no"), b"org.apache.kafka.connect.errors.ConnectException"),
+        (ConfigError("key", "value"), b"org.apache.kafka.common.config.ConfigException"),
+        (PluginError("no"), f"{__name__}.PluginError".encode()),
+        (KeyError("no"), b"builtins.KeyError"),
+    ],
+)
+def test_dlq_context_header_contains_the_class_name_that_kafka_connect_uses_for_the_error(
+    error: Exception, name: bytes
+) -> None:
+    errors, producer, _ = make()
+    errors.report(record(16), error)
+    assert dict((producer.sent[0].headers or [[]])[0])["__connect.errors.exception.class.name"] == name
 
 
 def test_future_of_an_error_report_completes_when_the_dlq_record_is_acknowledged() -> None:
