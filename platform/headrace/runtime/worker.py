@@ -86,7 +86,7 @@ class Worker:
         self._instances: dict[InstanceId, _Instance] = {}
         self._shared: dict[_HostKey, asyncio.Task[HostProcess]] = {}  # hosts of more than one instance
         self._suspects: set[str] = set()  # connectors that may have ended a shared host: each gets its own host
-        self._members: dict[tuple[str, int | None], str] = {}  # consumer group members of sink tasks, until they leave
+        self._members: dict[tuple[str, int | None], str] = {}  # the last consumer group members of sink tasks
         self._validators = ValidatorPool(lambda: self._spawn("validator"), self._request)
         self._watchers: set[asyncio.Task[None]] = set()
         self._log_levels: dict[str, messages.SetLogLevel] = {}
@@ -121,7 +121,7 @@ class Worker:
         If an earlier process of a sink task was killed or has crashed, the task first removes the member that this
         process has left in the consumer group. Otherwise, the group would wait until the member's session expires.
         """
-        spec = msgspec.structs.replace(spec, dead_member=self._members.pop((id_.connector, id_.task), ""))
+        spec = msgspec.structs.replace(spec, dead_member=self._members.get((id_.connector, id_.task), ""))
         return await self._start(_Instance(id_), messages.StartTask(id_, spec))
 
     async def task_configs(self, id_: InstanceId) -> list[dict[str, str]]:
