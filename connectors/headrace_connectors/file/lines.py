@@ -7,10 +7,16 @@ one call per line would take longer than all other work of the file source.
 
 from __future__ import annotations
 
+import re
+
 from headrace.data.columns import Lines
 
 CHUNK_BYTES = 160 * 1024
 """`next_lines` splits at most about this many bytes. The CPU cache can hold them and their lines."""
+_BYTES_PER_LINE = 512
+"""`next_lines` splits at most about this many bytes per line that it may return, because the next call splits the
+remaining bytes again."""
+_terminator = re.compile(rb"\r\n?|\n")
 
 
 class LineSplitter:
@@ -59,7 +65,7 @@ class LineSplitter:
 
     def next_lines(self, maximum: int) -> Lines:
         """Return at least one and at most `maximum` lines, without their terminators."""
-        chunk, stop = self._next_chunk()
+        chunk, stop = self._next_chunk(min(CHUNK_BYTES, maximum * _BYTES_PER_LINE))
         data = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if self._has_returns else chunk
         lines = data.split(b"\n", maximum)
         rest = lines.pop()  # is split again by the next call
@@ -73,12 +79,13 @@ class LineSplitter:
         self.position += taken_bytes
         return _decode(memoryview(data)[: size - 1], lines)
 
-    def _next_chunk(self) -> tuple[bytes, int]:
-        """Return the next complete lines (one line, or at most `CHUNK_BYTES`), and their end in `_block`."""
+    def _next_chunk(self, size_max: int) -> tuple[bytes, int]:
+        """Return the next complete lines (one line, or at most `size_max` bytes), and their end in `_block`."""
         block, start, stop = self._block, self._split_bytes, self._complete_bytes
-        if stop - start > CHUNK_BYTES:
-            limit = start + CHUNK_BYTES
-            stop = _end_of_last_line(block, start, limit, self._has_returns) or _end_of_first_line(block, start)
+        if stop - start > size_max:
+            has_returns = self._has_returns
+            stop = _end_of_last_line(block, start, start + size_max, has_returns)
+            stop = stop or _end_of_first_line(block, start, has_returns)
         return self._start + block[start:stop] if self._start else block[start:stop], stop
 
 
@@ -107,6 +114,10 @@ def _end_of_last_line(data: bytes, start: int, stop: int, has_returns: bool) -> 
     return last + 1
 
 
-def _end_of_first_line(data: bytes, start: int) -> int:
+def _end_of_first_line(data: bytes, start: int, has_returns: bool) -> int:
     """Return the index after the line that begins at `start`. The line must have a terminator."""
-    return start + len(data[start:].splitlines(keepends=True)[0])
+    if not has_returns:
+        return data.index(b"\n", start) + 1
+    terminator = _terminator.search(data, start)
+    assert terminator is not None
+    return terminator.end()

@@ -62,12 +62,12 @@ def test_invalid_utf_8_in_a_line_is_replaced_and_the_position_counts_the_origina
 
 def test_line_splitter_does_not_split_the_remaining_lines_again_for_each_call_of_next_lines() -> None:
     splitter = LineSplitter()
-    splitter.feed(b"\r\n" * 1_000_000)
+    splitter.feed(b"\r\n" * 250_000)
     started = time.process_time()
-    for position in range(2_000, 2_000_001, 2_000):
-        assert splitter.next_lines(1_000).items() == [""] * 1_000
+    for position in range(2, 500_001, 2):
+        assert splitter.next_lines(1).items() == [""]
         assert splitter.position == position
-    assert time.process_time() - started < 4  # to split all remaining lines for each call takes eight seconds
+    assert time.process_time() - started < 10  # to split all remaining lines for each call would take minutes
 
 
 def test_line_splitter_does_not_copy_a_long_line_again_for_each_block_that_it_receives() -> None:
