@@ -71,7 +71,7 @@ class LineSplitter:
         rest = lines.pop()  # is split again by the next call
         size = len(data) - len(rest)
         taken_bytes = size
-        if data is not chunk:  # the line terminators of the chunk may be longer
+        if data is not chunk:  # a line terminator of the chunk has one or two bytes
             taken_bytes = _size_of_lines(chunk, len(lines), 2 * size) if rest else len(chunk)
         self._start, self._split_bytes = b"", stop - (len(chunk) - taken_bytes)
         if not self.has_lines:

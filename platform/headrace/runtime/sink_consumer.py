@@ -342,7 +342,7 @@ class SinkConsumer:
             return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                connection = await cluster.coordinator_connection(group_id, "group")
+                connection = await cluster.coordinator_connection(group_id)
                 version = connection.version_for(LeaveGroupRequest)
                 await connection.request(leave_request(group_id, member, version), version=version)
         except (ClientError, TimeoutError) as error:
