@@ -11,9 +11,9 @@ Guarantees:
 - If the fork server itself dies, the kernel sends SIGKILL to its children.
 
 The fork server runs tasks as a warm-up (`warm_up`), so that its children share more memory. The warm-up consists of
-steps that take some milliseconds. From the eighth child on, the fork server runs one step after each child. If no
-message arrives for three seconds, it runs all remaining steps. The first connectors of a new worker therefore do not
-wait for the warm-up, but their processes use a few megabytes more.
+steps that take some milliseconds. If no message arrives for three seconds, the fork server runs one step after another
+until a message arrives. After the eighth child, it runs all remaining steps at once. The first connectors of a new
+worker therefore do not wait for the warm-up, but their processes use a few megabytes more.
 
 The control socket is SOCK_SEQPACKET; each packet is one JSON message. The worker sends `{"spawn": n, "name": text}`
 with the child's end of a socket pair as ancillary data, `{"share": module}` and `{"kill": pid}`. The fork server sends
@@ -31,6 +31,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -81,24 +82,37 @@ class ForkServer:
         self._freeze()
         self._reap()
         self._send({"ready": os.getpid()})
-        idle_s = _IDLE_S
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)
+            idle_since = time.monotonic()
             while os.getppid() == self._worker_pid:
-                ready = {key.fd for key, _ in selector.select(None if self._warm_up is None else idle_s)}
-                idle_s = _IDLE_S if ready else 0
+                idle_s = time.monotonic() - idle_since
+                ready = {key.fd for key, _ in selector.select(None if self._warm_up is None else _IDLE_S - idle_s)}
                 if wake_read in ready:
                     os.read(wake_read, 65536)
                 self._reap()
-                forks = self._forks
-                if self._control.fileno() in ready and not self._serve_one():
-                    break
-                if self._warm_up and (not ready or self._forks > max(forks, _FORKS_WITHOUT_WARM_UP - 1)):
-                    self._run_step(self._warm_up)
-                    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)  # the step's event loop removed it
+                if self._control.fileno() in ready:
+                    if not self._serve_one():
+                        break
+                    idle_since = time.monotonic()
+                if self._is_warm_up_due(idle_since):
+                    self._continue_warm_up()
+                    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)  # a step's event loop removed it
                     self._reap()
         process_tree.kill_descendants(os.getpid())
+
+    def _is_warm_up_due(self, idle_since: float) -> bool:
+        if self._warm_up is None:
+            return False
+        return self._forks >= _FORKS_WITHOUT_WARM_UP or time.monotonic() - idle_since >= _IDLE_S
+
+    def _continue_warm_up(self) -> None:
+        """Run a step of the warm-up or, from the eighth child on, all remaining steps."""
+        while self._warm_up is not None:
+            self._run_step(self._warm_up)
+            if self._forks < _FORKS_WITHOUT_WARM_UP:
+                return
 
     def _run_step(self, warm_up: Iterator[Any]) -> None:
         """Run a step of the warm-up.

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from types import CodeType
 from typing import Any
 
 from headrace.api.task import SinkTask, SourceTask
@@ -27,6 +28,7 @@ from headrace.data.schema import STRING_SCHEMA
 from headrace.metrics import logs
 from headrace.runtime import host, messages
 from headrace.runtime.channel import Channel
+from headrace.runtime.code_copies import called_code, copy_adjacent
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.warm_up_broker import TOPIC, WarmUpBroker
 
@@ -35,7 +37,7 @@ TIMEOUT_S = 10.0
 _THREADS_TIMEOUT_S = 5.0
 _POLL_WAIT_S = 0.001
 _STRING = "org.apache.kafka.connect.storage.StringConverter"
-_JSON = "org.apache.kafka.connect.json.JsonConverter"
+_CONVERTERS = (_STRING, "org.apache.kafka.connect.json.JsonConverter")
 
 
 class WarmUpError(Exception):
@@ -123,14 +125,24 @@ def _spec(kind: str, number: int, worker: Mapping[str, str]) -> TaskSpec:
 
 
 def steps(number: int = STEPS) -> Iterator[None]:
-    """Run a step in each iteration. The first half of the steps converts strings, and the second half converts JSON.
+    """Run a step in each iteration. The steps convert strings and JSON in turn.
+
+    The second step also copies the code that has been called to adjacent memory (`code_copies`).
 
     Raises WarmUpError if a task fails, OSError if no loopback port is available, and TimeoutError. After an error, the
     caller replaces this process, because threads may still be running and logging is disabled.
     """
     sys._clear_type_cache()  # it contains names that were needed only for imports
+    code: dict[int, CodeType] = {}
     for step in range(number):
-        _run_step(step, _STRING if step < number // 2 else _JSON)
+        converter = _CONVERTERS[step % len(_CONVERTERS)]
+        if step < len(_CONVERTERS):
+            with called_code(code):
+                _run_step(step, converter)
+        else:
+            _run_step(step, converter)
+        if step + 1 == len(_CONVERTERS):
+            copy_adjacent(code)
         yield
 
 

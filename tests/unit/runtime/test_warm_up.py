@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -18,20 +17,11 @@ from headrace.runtime import warm_up
 from headrace.runtime.processes import Processes
 from headrace.runtime.warm_up_broker import WarmUpBroker
 from headrace_broker.protocol.notation import Response
+from support.warm_up_log import WarmUpLog, customize_fork_servers
 
 _TIMES_OUT = """
 from headrace.runtime import warm_up
 warm_up.TIMEOUT_S = 0
-"""
-_LOGS_STEPS = """
-import sys
-if "headrace.runtime.fork_server" in sys.orig_argv:
-    from headrace.runtime import warm_up
-    run_step = warm_up._run_step
-    def log_step(*arguments):
-        run_step(*arguments)
-        open("{log}", "a").write("step")
-    warm_up._run_step = log_step
 """
 _TASK_FAILS = """
 from headrace.runtime import warm_up
@@ -89,8 +79,7 @@ def test_function_fill_memory_pools_leaves_no_free_blocks_in_the_pools() -> None
 async def test_fork_server_restarts_after_a_failed_warm_up_and_keeps_its_child_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failure: str, error: str
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(failure)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    customize_fork_servers(tmp_path, failure, monkeypatch)
 
     async def ignore(message: Any) -> None:
         return None
@@ -108,12 +97,10 @@ async def test_fork_server_restarts_after_a_failed_warm_up_and_keeps_its_child_p
 
 
 @pytest.mark.anyio
-async def test_fork_server_warms_up_between_spawn_requests_and_keeps_its_child_processes(
+async def test_fork_server_warms_up_after_the_eighth_child_and_keeps_its_child_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "steps"
-    (tmp_path / "sitecustomize.py").write_text(_LOGS_STEPS.format(log=str(log)))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    log = WarmUpLog(tmp_path, monkeypatch)
 
     async def ignore(message: Any) -> None:
         return None
@@ -121,9 +108,9 @@ async def test_fork_server_warms_up_between_spawn_requests_and_keeps_its_child_p
     processes = Processes()
     try:
         hosts = [await processes.spawn("task", ignore) for _ in range(7)]
-        assert not log.exists(), "the warm-up delayed the first children"
-        hosts += [await processes.spawn("task", ignore) for _ in range(12)]
-        assert log.read_text().count("step") == warm_up.STEPS
+        assert log.count() == 0, "the warm-up delayed the first children"
+        hosts += [await processes.spawn("task", ignore) for _ in range(2)]  # the ninth waits for the warm-up
+        assert log.count() == warm_up.STEPS
         assert {psutil.Process(host.pid).ppid() for host in hosts} == {processes.fork_server_pid}
         hosts[0].kill()
         assert await asyncio.wait_for(hosts[0].ended, 10) == -signal.SIGKILL

@@ -1,0 +1,86 @@
+"""Tests of `code_copies`: functions that were called get adjacent copies of their code, and behave as before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from headrace.runtime.code_copies import called_code, copy_adjacent
+
+_MEASURES_PAGES = """
+from headrace.runtime.code_copies import called_code, copy_adjacent
+
+def pages(functions):
+    return {id(function.__code__) // 4096 for function in functions}
+
+functions = []
+for number in range(2000):
+    namespace = {}
+    exec(f"def function(): return {number}", namespace)
+    functions.append(namespace["function"])
+called = functions[::20]
+code = {}
+with called_code(code):
+    for function in called:
+        function()
+before = len(pages(called))
+copy_adjacent(code)
+after = len(pages(called))
+assert [function() for function in functions] == list(range(2000))
+assert after < before / 4, (before, after)
+"""
+
+
+def _counter(start: int, step: int = 2) -> Callable[[], list[int]]:
+    total = start
+
+    def count() -> list[int]:
+        nonlocal total
+        total += step
+        return [total + extra for extra in (0, 1)]
+
+    return count
+
+
+def _copy_code_of(call: Callable[[], Any]) -> None:
+    code: dict[int, Any] = {}
+    with called_code(code):
+        call()
+    copy_adjacent(code)
+
+
+def test_code_of_called_functions_is_adjacent() -> None:
+    subprocess.run([sys.executable, "-c", _MEASURES_PAGES], check=True, timeout=60)
+
+
+def test_function_with_new_code_keeps_its_closure_defaults_and_nested_functions() -> None:
+    count = _counter(10)
+    old = (count.__code__, _counter.__code__)
+    _copy_code_of(lambda: (count(), _counter(1)))
+    assert count.__code__ is not old[0], "the closure has its old code"
+    assert _counter.__code__ is not old[1], "the function has its old code"
+    assert count() == [14, 15]
+    assert _counter(20)() == [22, 23]
+
+
+def test_functions_that_a_new_thread_calls_get_new_code() -> None:
+    count = _counter(0)
+    old = count.__code__
+
+    def call_in_thread() -> None:
+        thread = threading.Thread(target=count)
+        thread.start()
+        thread.join()
+
+    _copy_code_of(call_in_thread)
+    assert count.__code__ is not old
+    assert count() == [4, 5]
+
+
+def test_function_that_is_not_called_keeps_its_code() -> None:
+    old = _counter.__code__
+    _copy_code_of(lambda: None)
+    assert _counter.__code__ is old
