@@ -275,12 +275,12 @@ def main() -> None:
 
     logs.configure_logging()
     preload.load()
-    from headrace.runtime import warm_up
+    from headrace.runtime import code_copies, warm_up
 
     if _NO_WARM_UP in sys.argv:
         ForkServer(control, worker_pid, map(int, sys.argv[4:])).run()
     else:
-        ForkServer(control, worker_pid, warm_up=warm_up.steps()).run()
+        ForkServer(control, worker_pid, warm_up=warm_up.steps(code_copies.CodeCopies())).run()
 
 
 if __name__ == "__main__":

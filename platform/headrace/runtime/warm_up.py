@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from types import CodeType
 from typing import Any
 
 from headrace.api.task import SinkTask, SourceTask
@@ -28,7 +27,7 @@ from headrace.data.schema import STRING_SCHEMA
 from headrace.metrics import logs
 from headrace.runtime import host, messages
 from headrace.runtime.channel import Channel
-from headrace.runtime.code_copies import called_code, copy_adjacent
+from headrace.runtime.code_copies import CodeCopies
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.warm_up_broker import TOPIC, WarmUpBroker
 
@@ -124,25 +123,24 @@ def _spec(kind: str, number: int, worker: Mapping[str, str]) -> TaskSpec:
     return TaskSpec(connector=connector["name"], number=0, config=task, connector_config=connector, worker=dict(worker))
 
 
-def steps(number: int = STEPS) -> Iterator[None]:
+def steps(copies: CodeCopies, number: int = STEPS) -> Iterator[None]:
     """Run a step in each iteration. The steps convert strings and JSON in turn.
 
-    The second step also copies the code that has been called to adjacent memory (`code_copies`).
+    The first two steps record the functions that they call. The second step then copies their code.
 
     Raises WarmUpError if a task fails, OSError if no loopback port is available, and TimeoutError. After an error, the
     caller replaces this process, because threads may still be running and logging is disabled.
     """
     sys._clear_type_cache()  # it contains names that were needed only for imports
-    code: dict[int, CodeType] = {}
     for step in range(number):
         converter = _CONVERTERS[step % len(_CONVERTERS)]
         if step < len(_CONVERTERS):
-            with called_code(code):
+            with copies.recording():
                 _run_step(step, converter)
         else:
             _run_step(step, converter)
         if step + 1 == len(_CONVERTERS):
-            copy_adjacent(code)
+            copies.copy()
         yield
 
 

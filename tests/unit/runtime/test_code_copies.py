@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from headrace.runtime.code_copies import called_code, copy_adjacent
+from headrace.runtime.code_copies import CodeCopies
 
 _MEASURES_PAGES = """
-from headrace.runtime.code_copies import called_code, copy_adjacent
+import gc
+from headrace.runtime.code_copies import CodeCopies
 
 def pages(functions):
     return {id(function.__code__) // 4096 for function in functions}
@@ -22,34 +23,41 @@ for number in range(2000):
     exec(f"def function(): return {number}", namespace)
     functions.append(namespace["function"])
 called = functions[::20]
-code = {}
-with called_code(code):
+copies = CodeCopies()
+gc.collect()
+gc.freeze()
+with copies.recording():
     for function in called:
         function()
 before = len(pages(called))
-copy_adjacent(code)
+copies.copy()
 after = len(pages(called))
 assert [function() for function in functions] == list(range(2000))
 assert after < before / 4, (before, after)
 """
 
 
-def _counter(start: int, step: int = 2) -> Callable[[], list[int]]:
-    total = start
+def _new_counter() -> Callable[..., Callable[[], list[int]]]:
+    """Return a new function: an older one may be frozen (`gc.freeze`), and would not be found."""
 
-    def count() -> list[int]:
-        nonlocal total
-        total += step
-        return [total + extra for extra in (0, 1)]
+    def counter(start: int, step: int = 2) -> Callable[[], list[int]]:
+        total = start
 
-    return count
+        def count() -> list[int]:
+            nonlocal total
+            total += step
+            return [total + extra for extra in (0, 1)]
+
+        return count
+
+    return counter
 
 
 def _copy_code_of(call: Callable[[], Any]) -> None:
-    code: dict[int, Any] = {}
-    with called_code(code):
+    copies = CodeCopies()
+    with copies.recording():
         call()
-    copy_adjacent(code)
+    copies.copy()
 
 
 def test_code_of_called_functions_is_adjacent() -> None:
@@ -57,17 +65,18 @@ def test_code_of_called_functions_is_adjacent() -> None:
 
 
 def test_function_with_new_code_keeps_its_closure_defaults_and_nested_functions() -> None:
-    count = _counter(10)
-    old = (count.__code__, _counter.__code__)
-    _copy_code_of(lambda: (count(), _counter(1)))
+    counter = _new_counter()
+    count = counter(10)
+    old = (count.__code__, counter.__code__)
+    _copy_code_of(lambda: (count(), counter(1)))
     assert count.__code__ is not old[0], "the closure has its old code"
-    assert _counter.__code__ is not old[1], "the function has its old code"
+    assert counter.__code__ is not old[1], "the function has its old code"
     assert count() == [14, 15]
-    assert _counter(20)() == [22, 23]
+    assert counter(20)() == [22, 23]
 
 
 def test_functions_that_a_new_thread_calls_get_new_code() -> None:
-    count = _counter(0)
+    count = _new_counter()(0)
     old = count.__code__
 
     def call_in_thread() -> None:
@@ -81,6 +90,7 @@ def test_functions_that_a_new_thread_calls_get_new_code() -> None:
 
 
 def test_function_that_is_not_called_keeps_its_code() -> None:
-    old = _counter.__code__
+    counter = _new_counter()
+    old = counter.__code__
     _copy_code_of(lambda: None)
-    assert _counter.__code__ is old
+    assert counter.__code__ is old

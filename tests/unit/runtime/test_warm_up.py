@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from headrace.runtime import warm_up
+from headrace.runtime.code_copies import CodeCopies
 from headrace.runtime.processes import Processes
 from headrace.runtime.warm_up_broker import WarmUpBroker
 from headrace_broker.protocol.notation import Response
@@ -43,7 +44,7 @@ def test_each_warm_up_step_produces_a_record_and_commits_its_offset(monkeypatch:
         return respond(broker, request)
 
     monkeypatch.setattr(WarmUpBroker, "respond", record_request)
-    for _ in warm_up.steps(2):
+    for _ in warm_up.steps(CodeCopies(), 2):
         pass
     assert requests.count("ProduceRequest") == 2
     assert requests.count("OffsetCommitRequest") >= 2
@@ -52,7 +53,8 @@ def test_each_warm_up_step_produces_a_record_and_commits_its_offset(monkeypatch:
 
 def test_warm_up_leaves_no_thread_and_no_child_process_and_keeps_logging_enabled() -> None:
     program = (
-        "import threading, os; from headrace.runtime import warm_up; list(warm_up.steps(2));"
+        "import threading, os; from headrace.runtime import code_copies, warm_up;"
+        "list(warm_up.steps(code_copies.CodeCopies(), 2));"
         "from headrace.metrics import logs; assert logs._process_context == '', logs._process_context;"
         "assert threading.active_count() == 1, threading.enumerate();"
         "assert os.listdir('/proc/self/task') == [str(os.getpid())], os.listdir('/proc/self/task')"
