@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 SPAWNS_MAX = 32  # concurrent spawns: their requests must fit into the buffer of the control socket
 NAME_LENGTH_MAX = 64  # process names are only displayed
 MODULE_NAME_LENGTH_MAX = 200  # the message with the name must fit into MESSAGE_SIZE_MAX
+_STOPPING = "the worker is stopping"
 SPAWN_TIMEOUT_S = 2.0 * SHARE_TIMEOUT_S
 """The time after which the fork server is replaced if a spawn, with the import of a shared module, is not complete."""
 SHARE_WAIT_S = 1.5 * SHARE_TIMEOUT_S
@@ -126,6 +127,8 @@ class Processes:
 
         Raises OSError if no process can be created, and ForkServerDied if the call can be retried.
         """
+        if self._closing:
+            raise ChildProcessError(_STOPPING)
         if self._ready is None:
             self.start()
         assert self._ready is not None
@@ -167,6 +170,8 @@ class Processes:
             async with self._spawn_limit:
                 number, spawned = next(self._numbers), asyncio.get_running_loop().create_future()
                 request = json.dumps({"spawn": number, "name": host.name[:NAME_LENGTH_MAX]}).encode()
+                if self._closing:
+                    raise ChildProcessError(_STOPPING)
                 if self._control is None:
                     raise ForkServerDied("the fork server died")
                 self._spawning[number] = host, spawned
@@ -185,11 +190,12 @@ class Processes:
         """End all descendants of this worker that are still running."""
         self._closing = True
         if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(ChildProcessError("the worker is stopping"))
-            self._ready.exception()
+            _fail(self._ready, ChildProcessError(_STOPPING))
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             self._control.close()
+            self._control = None
+        self._end_waits(ChildProcessError(_STOPPING))
         if self._server is not None:
             await asyncio.to_thread(_end, self._server)
             self._kill_orphans()
@@ -248,7 +254,9 @@ class Processes:
         self._server.kill()
         status = self._server.wait()
         self._kill_orphans()
-        self._fail_waiting(status)
+        self._end_waits(ForkServerDied(f"the fork server died (exit status {status})"))
+        self._unshared.update(self._sharing)
+        self._sharing.clear()
         for host in self._running.values():
             host.died_with_fork_server = True
             host._set_ended(-signal.SIGKILL)
@@ -258,22 +266,19 @@ class Processes:
         if not self._has_been_ready and self._ready is not None:
             log.error("Fork server: failed to start (exit status %d)", status)
             ready, self._ready = self._ready, None  # the next spawn starts a new fork server
-            ready.set_exception(ChildProcessError(f"the fork server did not start (exit status {status})"))
-            ready.exception()  # prevents asyncio's warning if no spawn waits for `ready`
+            _fail(ready, ChildProcessError(f"the fork server did not start (exit status {status})"))
             return
         self._start_again(status)
 
-    def _fail_waiting(self, status: int) -> None:
-        """End all waits for a response of the fork server, because it has died."""
+    def _end_waits(self, error: ChildProcessError) -> None:
+        """End all waits for a response of the fork server, because no response will arrive."""
         for _, spawned in self._spawning.values():
             if not spawned.done():
-                spawned.set_exception(ForkServerDied(f"the fork server died (exit status {status})"))
+                _fail(spawned, error)
         self._spawning.clear()
-        self._unshared.update(self._sharing)
         for shared in self._sharing.values():
             if not shared.done():
                 shared.set_result(None)
-        self._sharing.clear()
 
     def _start_again(self, status: int) -> None:
         """Start a new fork server, immediately or after a back-off. `spawn` waits until it is ready."""
@@ -297,6 +302,12 @@ class Processes:
     def _start_unless_closing(self) -> None:
         if not self._closing:
             self.start()
+
+
+def _fail(future: asyncio.Future[None], error: ChildProcessError) -> None:
+    """Set an exception. If nothing waits for the future, asyncio logs no warning."""
+    future.set_exception(error)
+    future.exception()
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

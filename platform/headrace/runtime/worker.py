@@ -317,6 +317,7 @@ class Worker:
         spawning = self._shared.get(key)
         if spawning is None or (spawning.done() and not _is_usable(_result(spawning))):
             spawning = self._shared[key] = asyncio.ensure_future(self._spawn(_host_name(key)))
+            spawning.add_done_callback(_result)  # asyncio logs no error if the start that waits for it is cancelled
         return await asyncio.shield(spawning)
 
     def _host_key(self, instance: _Instance) -> _HostKey | None:

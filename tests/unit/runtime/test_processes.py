@@ -146,6 +146,24 @@ async def test_closing_an_instance_of_class_processes_succeeds_if_no_fork_server
     await Processes().close()
 
 
+async def test_closing_ends_the_waits_of_spawn_and_share_immediately(control: Any) -> None:
+    """Otherwise, a worker that stops would respond to a request that has started a validation only a minute later."""
+    worker, _server = control
+    processes = _processes(worker)
+    asyncio.get_running_loop().add_reader(worker.fileno(), processes._receive)
+    spawning = asyncio.ensure_future(processes.spawn("task-0", _handler))
+    sharing = asyncio.ensure_future(processes.share(["module"]))
+    waits: list[asyncio.Future[Any]] = [spawning, sharing]
+    assert not (await asyncio.wait(waits, timeout=0.01))[0]
+    async with asyncio.timeout(5):
+        await processes.close()
+        with pytest.raises(ChildProcessError, match="the worker is stopping"):
+            await spawning
+        await sharing
+        with pytest.raises(ChildProcessError, match="the worker is stopping"):
+            await processes.spawn("task-1", _handler)
+
+
 async def test_each_shared_module_is_sent_to_the_fork_server_once(control: Any) -> None:
     worker, server = control
     processes = _processes(worker)
