@@ -97,9 +97,7 @@ class ForkServer:
                         break
                     idle_since = time.monotonic()
                 if self._is_warm_up_due(idle_since):
-                    self._continue_warm_up()
-                    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)  # a step's event loop removed it
-                    self._reap()
+                    self._continue_warm_up(wake_write)
         process_tree.kill_descendants(os.getpid())
 
     def _is_warm_up_due(self, idle_since: float) -> bool:
@@ -107,10 +105,12 @@ class ForkServer:
             return False
         return self._forks >= _FORKS_WITHOUT_WARM_UP or time.monotonic() - idle_since >= _IDLE_S
 
-    def _continue_warm_up(self) -> None:
-        """Run a step of the warm-up or, from the eighth child on, all remaining steps."""
-        while self._warm_up is not None:
+    def _continue_warm_up(self, wake_write: int) -> None:
+        """Run a step of the warm-up or, from the eighth child on, all remaining steps while the worker lives."""
+        while self._warm_up is not None and os.getppid() == self._worker_pid:
             self._run_step(self._warm_up)
+            signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)  # the step's event loop removed it
+            self._reap()
             if self._forks < _FORKS_WITHOUT_WARM_UP:
                 return
 
@@ -133,6 +133,8 @@ class ForkServer:
                 type(error).__name__,
                 error,
             )
+            for module in self._importing.values():
+                self._send({"shared": module})  # the new program does not know that the worker waits for it
             command = [sys.executable, "-m", "headrace.runtime.fork_server", *sys.argv[1:3], _NO_WARM_UP]
             os.execv(sys.executable, [*command, *map(str, (*self._children, *self._importing))])
 
