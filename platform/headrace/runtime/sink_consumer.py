@@ -20,7 +20,7 @@ from headrace.runtime.task_plugins import split_list
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer import Consumer, FetchedChunk, OffsetAndMetadata
-from headrace_broker.client.errors import ClientError, CommitFailedError
+from headrace_broker.client.errors import BrokerError, ClientError, CommitFailedError
 from headrace_broker.client.membership_core import leave_request
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -133,11 +133,15 @@ class SinkConsumer:
     async def open(self) -> None:
         """Connect and start to consume. Raises ClientError. After this error, the call can be retried."""
         self._cluster = await Cluster.open(self._config)
-        self._consumer = await Consumer.open(self._config, cluster=self._cluster)
-        if self._dead_member:
-            await self._remove_member(
-                MemberIdentity(member_id=self._dead_member, reason="the task's process has ended")
-            )
+        try:
+            self._consumer = await Consumer.open(self._config, cluster=self._cluster)
+            if self._dead_member:
+                await self._remove_member(
+                    MemberIdentity(member_id=self._dead_member, reason="the task's process has ended")
+                )
+        except BaseException:  # also if the task is stopped meanwhile
+            await self._close_clients()
+            raise
         self._poll_loop = self._loop.create_task(self._poll_forever(self._consumer))
 
     def allow_polls(self, count: int) -> None:
@@ -191,6 +195,9 @@ class SinkConsumer:
 
     async def _close_once(self, removes_static_member: bool) -> None:
         await self.stop()
+        await self._close_clients(removes_static_member=removes_static_member)
+
+    async def _close_clients(self, *, removes_static_member: bool = False) -> None:
         if self._consumer is not None:
             await self._consumer.close()
             if removes_static_member:
@@ -300,6 +307,12 @@ class SinkConsumer:
             return []
 
     def _report_member(self, consumer: Consumer) -> None:
+        """Report a new member id.
+
+        A static member is not reported, because the task's next process replaces it without a rebalance.
+        """
+        if self._config.group_instance_id is not None:
+            return
         if (member_id := consumer.member_id) and member_id != self._member_id:
             self._member_id = member_id
             self._on_joined(member_id)
@@ -344,7 +357,10 @@ class SinkConsumer:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 connection = await cluster.coordinator_connection(group_id)
                 version = connection.version_for(LeaveGroupRequest)
-                await connection.request(leave_request(group_id, member, version), version=version)
+                response = await connection.request(leave_request(group_id, member, version), version=version)
+            codes = {response.error_code, *(each.error_code for each in response.members)}
+            for code in codes - {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID}:
+                raise BrokerError(code, f"group {group_id}", None)
         except (ClientError, TimeoutError) as error:
             log.info(
                 "Task %s-%d: failed to remove member %s from group %s; the member expires with its session timeout: %s",

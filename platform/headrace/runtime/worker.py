@@ -86,7 +86,7 @@ class Worker:
         self._instances: dict[InstanceId, _Instance] = {}
         self._shared: dict[_HostKey, asyncio.Task[HostProcess]] = {}  # hosts of more than one instance
         self._suspects: set[str] = set()  # connectors that may have ended a shared host: each gets its own host
-        self._members: dict[tuple[str, int | None], str] = {}  # the last consumer group members of sink tasks
+        self._members: dict[tuple[str, int | None], tuple[HostProcess, str]] = {}  # of sink tasks; see `_dead_member`
         self._validators = ValidatorPool(lambda: self._spawn("validator"), self._request)
         self._watchers: set[asyncio.Task[None]] = set()
         self._log_levels: dict[str, messages.SetLogLevel] = {}
@@ -121,8 +121,16 @@ class Worker:
         If an earlier process of a sink task was killed or has crashed, the task first removes the member that this
         process has left in the consumer group. Otherwise, the group would wait until the member's session expires.
         """
-        spec = msgspec.structs.replace(spec, dead_member=self._members.get((id_.connector, id_.task), ""))
+        spec = msgspec.structs.replace(spec, dead_member=self._dead_member(id_))
         return await self._start(_Instance(id_), messages.StartTask(id_, spec))
+
+    def _dead_member(self, id_: InstanceId) -> str:
+        """Return the member that an earlier process of a sink task has left in its group, or an empty string.
+
+        A task that did not stop may still run in a process that it shares with other tasks. Its member must stay.
+        """
+        host, member_id = self._members.get((id_.connector, id_.task), (None, ""))
+        return member_id if host is not None and host.ended.done() else ""
 
     async def task_configs(self, id_: InstanceId) -> list[dict[str, str]]:
         """Request the task configurations of a connector. Raises RemoteError, CallTimeout, ChannelClosed."""
@@ -513,8 +521,8 @@ class Worker:
                     self._retire_if_failed(instance, state)
             case messages.CountersReported(_, counters):
                 instance.counters = counters
-            case messages.MemberJoined(_, member_id):
-                self._members[instance.id.connector, instance.id.task] = member_id
+            case messages.MemberJoined(_, member_id) if instance.host is not None:
+                self._members[instance.id.connector, instance.id.task] = instance.host, member_id
             case messages.TopicUsed(_, topic):
                 self._events.topic_used(message.instance, topic)
             case messages.ReconfigurationRequested():

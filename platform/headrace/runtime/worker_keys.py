@@ -171,9 +171,9 @@ _COMMON = [
         "headrace.static.members",
         _BOOL,
         False,
-        "Use static membership for sink tasks, so that they continue immediately after a crash instead of after "
-        "session.timeout.ms. Do not set it if another worker runs a connector of the same name. The default is "
-        "true with the embedded broker.",
+        "Use static membership for sink tasks. A restarted task then replaces its member in the consumer group without "
+        "a rebalance, even if the whole worker was killed. Do not set it if another worker runs a connector of the "
+        "same name. The default is true with the embedded broker.",
     ),
     _key("connector.validation.timeout.ms", _LONG, 60_000, "Timeout of a call to a connector, in ms.", _positive),
 ]

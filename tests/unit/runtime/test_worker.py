@@ -250,6 +250,20 @@ async def test_task_that_was_stopped_is_restarted_without_a_group_member_to_remo
         assert processes.hosts[1].received[0].spec.dead_member == ""
 
 
+async def test_group_member_of_a_task_that_does_not_stop_in_a_shared_process_is_not_removed() -> None:
+    """The task may still put records. If its member was removed, the restarted task would read the same partitions."""
+    shared = {"task.isolation": "connector", "task.shutdown.graceful.timeout.ms": "50"}
+    async with running(**shared) as (worker, processes, listener):
+        await worker.start_task(TASK, SPEC)
+        await worker.start_task(InstanceId("c", 1, 2), SPEC)
+        (host,) = processes.hosts
+        await report_member(host, listener)
+        host.responses[messages.StopInstance] = asyncio.Event()  # never set
+        await worker.stop(TASK)
+        await worker.start_task(InstanceId("c", 0, 3), SPEC)
+        assert [each.spec.dead_member for each in host.received if isinstance(each, messages.StartTask)] == [""] * 3
+
+
 async def test_host_process_of_a_task_that_does_not_stop_within_the_graceful_timeout_is_killed() -> None:
     async with running(**{"task.shutdown.graceful.timeout.ms": "50"}) as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
