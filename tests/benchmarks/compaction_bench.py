@@ -35,9 +35,9 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure the produce latency while the broker cleans a log.
+    """Measure the produce latency while the broker cleans two logs, one after the other.
 
-    The first log has not exceeded max.compaction.lag.ms. The second log has exceeded max.compaction.lag.ms.
+    Only the second log has exceeded max.compaction.lag.ms.
     """
     rows = []
     for how, config in (("by idle processors", {}), ("overdue", {"max.compaction.lag.ms": "1"})):

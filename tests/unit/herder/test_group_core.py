@@ -183,7 +183,7 @@ def test_worker_rejoins_if_the_leader_revokes_tasks_that_the_worker_does_not_hol
     assert effects == [Rejoin(reason), Run(work("a"))]
 
 
-def test_worker_does_not_rejoin_for_a_revoked_connector_that_is_assigned_to_it_again() -> None:
+def test_stop_of_a_revoked_connector_causes_no_rejoin_if_the_connector_has_been_assigned_to_the_worker_again() -> None:
     core = worker()
     assign(core, work("a"))
     assign(core, revoked=work("a"))
