@@ -62,7 +62,7 @@ class TestPartitioners:
     def test_directory_of_the_default_partitioner_is_the_kafka_partition(self) -> None:
         assert self.directories(sink_batch([1], partition=7)) == "partition=7"
 
-    def test_directory_of_the_field_partitioner_contains_the_configured_fields_of_structs_and_maps(self) -> None:
+    def test_directory_name_of_the_field_partitioner_consists_of_the_configured_fields_of_a_struct_or_map(self) -> None:
         schema = struct([("country", STRING_SCHEMA), ("n", INT32_SCHEMA)])
         batch = sink_batch([Struct(schema, {"country": "de", "n": 1})], schema)
         props = {"partitioner__class": "io.confluent.connect.storage.partitioner.FieldPartitioner"}
