@@ -200,12 +200,13 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_even_during_a_put_
         worker.create("s", config)
         wait_for(lambda: members(broker) == 1, "the task is a member of its consumer group", 60)
         produce(broker, "")
-        wait_for(lambda: values_in(journal) == {"put"}, "the call of put has started", 60, worker.log)
+        wait_for(lambda: "put" in values_in(journal), "the call of put has started", 60, worker.log)
         with suspended(worker):
             wait_for(lambda: members(broker) == 0, "the task has left its consumer group", 20)
             ends.touch()
             wait_for(lambda: "close" in values_in(journal), "the task has released its partitions", 20, worker.log)
-            assert journal.read_text().split() == ["put", "close"]
+            calls = journal.read_text().split()
+            assert calls[calls.index("put") :] == ["put", "close"]  # before, the commit interval may have passed
         wait_for(lambda: journal.read_text().split().count("put") > 1, "the task continues", 60, worker.log)
 
 
