@@ -214,7 +214,7 @@ def test_closed_test_broker_leaves_no_thread_connection_or_directory_behind() ->
             assert client.recv(1) == b""
     assert data_dir is not None
     assert not data_dir.exists()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before, "a thread of the broker is still running"
 
 
 def test_two_test_brokers_in_one_process_share_no_records_and_no_injected_faults() -> None:
@@ -258,7 +258,7 @@ def test_invalid_configuration_of_the_test_broker_raises_an_error_and_leaves_no_
     before = set(threading.enumerate())
     with pytest.raises(Exception, match=r"num\.partitions"), KafkaBroker({"num.partitions": "many"}):
         pass
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before, "a thread of the broker is still running"
 
 
 # -- methods of the broker ---------------------------------------------------------------------------------------------
