@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from headrace.api.task import SinkTask, SourceTask
@@ -134,10 +135,7 @@ def steps(copies: CodeCopies, number: int = STEPS) -> Iterator[None]:
     sys._clear_type_cache()  # it contains names that were needed only for imports
     for step in range(number):
         converter = _CONVERTERS[step % len(_CONVERTERS)]
-        if step < len(_CONVERTERS):
-            with copies.recording():
-                _run_step(step, converter)
-        else:
+        with copies.recording() if step < len(_CONVERTERS) else nullcontext():
             _run_step(step, converter)
         if step + 1 == len(_CONVERTERS):
             copies.copy()
