@@ -18,6 +18,7 @@ from headrace.converters.json_converter import JsonConverter
 from headrace.converters.json_template import encode_compact
 from headrace.converters.string_converter import StringConverter
 from headrace.data.columns import ColumnarValues, Columns, Lines, Shared
+from headrace.data.json_encoding import encode_tree
 from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, struct
 from headrace.plugins.creation import create_converter
@@ -70,6 +71,16 @@ def test_string_columns_and_constant_columns_are_encoded_with_a_json_template(te
     converter = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
     assert texts.whole() == converter.from_connect_batch("t", None, columns.items())
     assert texts.whole()[1] == b'{"line":"","source":"s"}'
+
+
+def test_every_character_that_json_escapes_is_escaped_in_lines() -> None:
+    for letter in ("a", "\u00e9", "\U0001f600"):
+        for character in map(chr, [*range(0x0A), *range(0x0B, 0x80)]):
+            lines = [letter, f"{letter}{character}{letter}"]
+            framed = encode_compact(STRING_SCHEMA, Lines("\n".join(lines), 2), EncodingOptions(False, True))
+            assert framed is not None
+            encoded = [framed.before + value + framed.after for value in framed.values]
+            assert encoded == [encode_tree(line) for line in lines], f"character {character!r}"
 
 
 def test_function_encode_compact_returns_none_for_columns_that_contain_null() -> None:
