@@ -38,6 +38,14 @@ _NO_HEADERS = b"\0"  # the number of headers
 _KEPT_FIELDS = tuple(name for name in BatchHeader.__slots__ if name not in ("batch_length", "crc", "magic"))
 
 
+_Getter = Callable[[dict[int, bytes]], Sequence[bytes]]
+
+
+def _make_getter(lengths: list[int]) -> _Getter:
+    """Return a function that returns the values of a dictionary for these keys."""
+    return itemgetter(*lengths) if len(lengths) > 1 else lambda prefixes: (prefixes[lengths[0]],)
+
+
 class _PrefixTable:
     """A bounded cache that maps a value's length to the encoded bytes that precede the value in a record."""
 
@@ -47,20 +55,16 @@ class _PrefixTable:
         self._encode = encode
         self._prefixes: dict[int, bytes] = {}
 
-    def get_all(self, lengths: list[int]) -> Sequence[bytes]:
+    def get_all(self, lengths: list[int], getter: _Getter) -> Sequence[bytes]:
+        """Return the bytes for each length. `getter` is the result of `_make_getter(lengths)`."""
         prefixes = self._prefixes
         try:
-            return _get_all(prefixes, lengths)
+            return getter(prefixes)
         except KeyError:
             if len(prefixes) > self.LENGTHS_MAX:
                 prefixes = self._prefixes = {}  # another thread may be using the full cache
             prefixes.update((length, self._encode(length)) for length in set(lengths) - prefixes.keys())
-            return _get_all(prefixes, lengths)
-
-
-def _get_all(prefixes: dict[int, bytes], lengths: list[int]) -> Sequence[bytes]:
-    found = itemgetter(*lengths)(prefixes)
-    return found if len(lengths) > 1 else (found,)
+            return getter(prefixes)
 
 
 class _EncodingTables:
@@ -278,11 +282,13 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
     for record_starts, (start, stop) in zip(tables.record_starts, pairwise(_OFFSET_SIZE_STEPS), strict=True):
         if start >= count:
             break
-        parts[width * start : width * min(stop, count) : width] = record_starts.get_all(lengths[start:stop])
+        group = lengths[start:stop]
+        getter = _make_getter(group)
+        parts[width * start : width * stop : width] = record_starts.get_all(group, getter)
+        parts[width * start + 2 : width * stop : width] = tables.value_lengths.get_all(group, getter)
     first: bytes = parts[0]  # type: ignore[assignment]  # all are bytes
     parts[0] = _BLANK_HEADER + first[len(end) :]
     parts[1::width] = _offset_deltas.get(count)[:count]
-    parts[2::width] = tables.value_lengths.get_all(lengths)
     parts[width // 2 + 1 :: width] = columns.values
     parts.append(end)
     return bytearray().join(parts)  # type: ignore[arg-type]
