@@ -54,7 +54,7 @@ def test_values_with_a_schema_round_trip_through_the_json_converter(
 
 @settings(deadline=None, max_examples=examples(40))
 @given(schema_and_values(), st.booleans())
-def test_json_converter_encodes_a_list_of_values_to_the_same_bytes_as_each_value_alone(
+def test_json_converter_encodes_each_value_of_a_batch_to_the_same_bytes_as_the_value_alone(
     data: tuple[Schema, list[Any]], numeric: bool
 ) -> None:
     schema, items = data

@@ -64,7 +64,7 @@ class Writer:
             self.count += 1
 
     def stop(self) -> int:
-        """Stop writing. Return the number of lines in each file."""
+        """Stop writing. Return the number of lines that each file has, which is the same for all files."""
         self._ended.set()
         self._thread.join()
         for file in self._files:

@@ -75,8 +75,8 @@ class RowConverter:
     def convert(self, rows: list[Row]) -> list[Row]:
         """Convert the driver's values in `rows` to the values of record fields, and return the converted rows.
 
-        If a value cannot be converted, the key `unmappable.values` may replace the value or skip the row. Otherwise,
-        raises ConnectError.
+        If a value cannot be converted, the configuration key `unmappable.values` determines whether this method
+        replaces the value, skips the row, or raises ConnectError.
         """
         if self._check is not None:
             self._check(rows)

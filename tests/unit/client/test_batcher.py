@@ -1,4 +1,4 @@
-"""Tests that the batcher hands over the batches of a large `send` one by one, and reports one result per call."""
+"""Tests that the batcher hands over the batches of a large `send` one by one, and reports one result for the `send`."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ def incomplete_commit(worker: SimulatedWorker) -> None:
     worker.carry_out(worker.core.on_snapshot(replace(snapshot, connectors={"c": state})))
 
 
-def test_running_connector_generates_task_configs_again_if_some_are_missing_before_the_commit_record() -> None:
+def test_task_configs_of_a_running_connector_are_generated_again_if_the_commit_record_follows_too_few_of_them() -> None:
     worker = running_worker()
     incomplete_commit(worker)
     worker.settle()

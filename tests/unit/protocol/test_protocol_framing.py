@@ -53,7 +53,7 @@ def test_non_flexible_request_is_encoded_without_tagged_fields() -> None:
     assert b"".join(encode_request(5, "me", request, 0)) == expected
 
 
-def test_client_id_has_two_byte_length_in_flexible_headers() -> None:
+def test_length_of_the_client_id_is_encoded_in_two_bytes_in_flexible_headers() -> None:
     frame = unframed(encode_request(1, "me", HeartbeatRequest(), 4))
     assert frame[:13] == struct.pack(">hhih2sB", 12, 4, 1, 2, b"me", 0)
 

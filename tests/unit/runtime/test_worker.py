@@ -250,7 +250,7 @@ async def test_task_that_was_stopped_is_restarted_without_a_group_member_to_remo
         assert processes.hosts[1].received[0].spec.dead_member == ""
 
 
-async def test_group_member_of_a_task_that_does_not_stop_in_a_shared_process_is_not_removed() -> None:
+async def test_group_member_is_not_removed_if_its_task_runs_in_a_shared_process_and_does_not_stop() -> None:
     """The task may still put records. If its member was removed, the restarted task would read the same partitions."""
     shared = {"task.isolation": "connector", "task.shutdown.graceful.timeout.ms": "50"}
     async with running(**shared) as (worker, processes, listener):
