@@ -267,7 +267,7 @@ def test_sink_task_of_a_suspended_worker_continues_at_committed_offsets_if_the_w
 def test_sink_task_that_reads_its_topics_itself_is_paused_and_commits_no_offsets_while_its_worker_is_suspended(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """The task of this test reports offsets even while it is paused."""
+    """The task of this test reports offsets even while it is paused. The platform must not commit these offsets."""
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "counting_sink.py").write_text(COUNTING_SINK)

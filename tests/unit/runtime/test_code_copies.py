@@ -75,7 +75,7 @@ def test_function_with_new_code_keeps_its_closure_defaults_and_nested_functions(
     assert counter(20)() == [22, 23]
 
 
-def test_functions_that_a_new_thread_calls_get_new_code() -> None:
+def test_functions_that_a_new_thread_calls_get_copies_of_their_code_objects() -> None:
     count = _new_counter()(0)
     old = count.__code__
 

@@ -1,4 +1,4 @@
-"""Tests of the transform Python: results, errors, functions that receive lists, and python.transform.enable."""
+"""Tests of the transform class `Python`: results, errors, functions that receive lists, and python.transform.enable."""
 
 from __future__ import annotations
 
