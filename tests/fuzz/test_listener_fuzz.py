@@ -1,4 +1,7 @@
-"""Tests that malformed bytes on a listener disconnect only their sender, and do not affect other clients or memory."""
+"""Tests that a listener which receives malformed bytes disconnects only their sender.
+
+Other clients are not affected, and the broker's memory does not grow.
+"""
 
 from __future__ import annotations
 

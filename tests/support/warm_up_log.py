@@ -1,4 +1,4 @@
-"""Lets fork servers that a test starts log each step of their warm-up to a file."""
+"""Changes the fork servers that a test starts, so that they log each step of their warm-up to a file."""
 
 from __future__ import annotations
 

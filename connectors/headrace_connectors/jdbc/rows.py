@@ -44,8 +44,8 @@ class RowConverter:
     """Converts the rows of one table or query.
 
     If `is_checked` is true, the converter checks the types of values, because the database does not
-    enforce column types. If `has_unmappable` is true, dates and times may be `Unmappable`.
-    `unmappable_values` is the value of the key `unmappable.values`, which determines what happens to a
+    enforce column types. If `has_unmappable` is true, dates and times in the driver's rows may be
+    `Unmappable`. `unmappable_values` is the value of the key `unmappable.values`, which determines what happens to a
     value that cannot be converted. `report_skipped` is called for each skipped row with a dict of the row's
     values as text, and the error.
     """

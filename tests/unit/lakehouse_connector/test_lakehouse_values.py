@@ -98,7 +98,7 @@ def test_envelope_reader_returns_the_same_payloads_for_a_list_of_values_as_for_s
             assert getattr(one_by_one, name) == getattr(at_once, name)
 
 
-def test_payload_of_a_value_without_an_envelope_has_no_schema() -> None:
+def test_json_value_without_an_envelope_is_a_payload_without_a_schema() -> None:
     assert PlainJsonReader().read(b" null") == Payload()
     assert PlainJsonReader().read(b"[1]") == Payload(b"[1]", NO_SCHEMA)
     assert StringReader("latin-1").read(b"\xe9") == Payload("é".encode())

@@ -194,8 +194,8 @@ class JoinRequests:
     ) -> None:
         """Handle a current member's JoinGroup request.
 
-        In Stable or CompletingRebalance, respond immediately if the member's metadata is unchanged. If
-        the metadata changed, or if the leader of a Stable group rejoins, rebalance the group.
+        In Stable or CompletingRebalance, rebalance the group if the member's metadata changed, or if the leader of
+        a Stable group rejoins. Otherwise, respond immediately.
         """
         is_leader = group.leader_id == member.member_id
         is_unchanged = member.matches(join.protocols)
