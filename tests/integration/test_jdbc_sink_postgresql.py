@@ -353,7 +353,7 @@ def test_rows_that_a_trigger_rejects_are_reported(url: str, database: Database) 
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-def test_only_records_with_timestamps_out_of_range_in_the_time_zone_are_rejected(
+def test_record_is_rejected_if_its_timestamp_is_out_of_range_after_conversion_to_the_time_zone(
     url: str, database: Database, count: int
 ) -> None:
     schema = struct([("id", INT32_SCHEMA), ("at", TIMESTAMP_SCHEMA)])

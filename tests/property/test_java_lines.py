@@ -1,6 +1,7 @@
 """Tests of the function `java_lines`, which formats a whole batch.
 
-For every form of a batch, the result must be equal to the result of `java_string` for each single value.
+Whether a batch consists of lines, columns or single values, the result must be equal to the result of `java_string`
+for each single value.
 """
 
 from __future__ import annotations

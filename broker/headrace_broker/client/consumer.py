@@ -4,8 +4,8 @@ Its partitions are assigned by the caller or, if it is a member of a consumer gr
 
 It runs on one event loop. The fetcher prefetches records, the consumer group determines the assignment, and poll
 returns one `FetchedBatch` for each run of consecutive records. `poll` parses records in the loop's thread, and
-`poll_blocking` parses them in the calling thread. Rebalances take effect inside poll, in the polling thread. Rebalance
-callbacks can be plain functions or coroutine functions.
+`poll_blocking` parses them in the calling thread. Both methods carry out rebalances, and call the rebalance callbacks
+in the thread in which they parse records. Callbacks can be plain functions or coroutine functions.
 """
 
 from __future__ import annotations

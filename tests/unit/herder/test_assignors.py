@@ -513,7 +513,7 @@ def test_worker_that_joined_during_an_earlier_rebalance_delay_is_not_preferred_a
     group.assert_balanced()
 
 
-def test_departure_of_a_worker_that_did_not_receive_a_revocation_starts_the_rebalance_delay() -> None:
+def test_departure_of_a_worker_that_missed_its_revocation_starts_the_rebalance_delay() -> None:
     """The leader knows which tasks the departed worker ran, although the worker did not receive the revocation."""
     group = Group(TWO)
     group.join("worker2")

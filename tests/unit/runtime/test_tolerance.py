@@ -201,7 +201,9 @@ def test_stateful_operation_returns_the_results_of_the_other_records_if_a_record
         (RetriableError("not now"), "T failed with RetriableError: not now .in a batch of 2 records from record 1"),
     ],
 )
-def test_stateful_operation_that_does_not_identify_bad_records_fails_the_task(error: Exception, message: str) -> None:
+def test_error_of_a_stateful_operation_fails_the_task_if_it_does_not_name_the_failed_records(
+    error: Exception, message: str
+) -> None:
     built, reported = stages(error_policy(retry_timeout_ms=-1, tolerate=True))
 
     def fails(_part: Numbers) -> None:
