@@ -71,7 +71,7 @@ class Signals:
         from headrace.runtime import process_tree
 
         log.warning("Received a second signal: terminating immediately, without a clean shutdown")
-        process_tree.kill_descendants(os.getpid())
+        process_tree.kill_descendants()
         os._exit(128 + number)
 
 

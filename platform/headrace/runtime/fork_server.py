@@ -98,7 +98,7 @@ class ForkServer:
                     idle_since = time.monotonic()
                 if self._is_warm_up_due(idle_since):
                     self._continue_warm_up(wake_write)
-        process_tree.kill_descendants(os.getpid())
+        process_tree.kill_descendants()
 
     def _is_warm_up_due(self, idle_since: float) -> bool:
         if self._warm_up is None:
@@ -135,6 +135,7 @@ class ForkServer:
             )
             for module in self._importing.values():
                 self._send({"shared": module})  # the new program does not know that the worker waits for it
+            signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # until `run` of the new program handles them
             command = [sys.executable, "-m", "headrace.runtime.fork_server", *sys.argv[1:3], _NO_WARM_UP]
             os.execv(sys.executable, [*command, *map(str, (*self._children, *self._importing))])
 
@@ -258,7 +259,7 @@ class ForkServer:
 
         This process has adopted them, because it is their sub-reaper.
         """
-        process_tree.kill_descendants(os.getpid(), spare=self._children | self._importing.keys())
+        process_tree.kill_descendants(spare=self._children | self._importing.keys())
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
@@ -270,7 +271,9 @@ class ForkServer:
 def main() -> None:
     """Import all modules that a child needs, and serve."""
     control, worker_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    process_tree.signal_at_death_of(worker_pid)  # first, because the worker may die during the imports
+    has_children = _NO_WARM_UP in sys.argv
+    # First, because the worker may die during the imports. If there are children, `run` then kills their orphans.
+    process_tree.signal_at_death_of(worker_pid, signal.SIGTERM if has_children else signal.SIGKILL)
     process_tree.adopt_orphans()
     process_tree.name_process("headrace-forks")
     from headrace.metrics import logs
@@ -279,7 +282,7 @@ def main() -> None:
     preload.load()
     from headrace.runtime import code_copies, warm_up
 
-    if _NO_WARM_UP in sys.argv:
+    if has_children:
         ForkServer(control, worker_pid, map(int, sys.argv[4:])).run()
     else:
         ForkServer(control, worker_pid, warm_up=warm_up.steps(code_copies.CodeCopies())).run()

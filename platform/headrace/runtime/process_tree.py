@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -56,46 +57,41 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def kill_descendants(pid: int, spare: Container[int] = ()) -> None:
-    """Send SIGKILL to all descendants until only zombies and the children in `spare` are left."""
-    while living := _living_descendants(pid, spare):
-        for descendant in living:
-            _kill(descendant)
-        time.sleep(0.001)  # let the killed processes end; the next pass kills the children that they forked meanwhile
+def kill_descendants(spare: Container[int] = ()) -> None:
+    """Kill and reap all descendants of this process, except the children in `spare` and their descendants.
+
+    Requires that `adopt_orphans` was called. The kernel makes the children of a dying process children of this process
+    before this process can reap the dying process. So once all children are reaped, no descendant is left. It would not
+    be enough that all descendants in a list are zombies: a process that dies while the list is made may have had
+    children.
+    """
+    while children := [child for child in children_of(os.getpid()) if child not in spare]:
+        for child in children:
+            kill_tree(child)
+            _reap(child)
+        time.sleep(0.001)  # let the killed processes end
 
 
 def kill_tree(pid: int) -> None:
     """Send SIGKILL to a process and all its descendants."""
-    below = _living_descendants(pid, ())
+    below = _descendants(pid)
     for target in (pid, *below):
         _kill(target)
 
 
-def _living_descendants(pid: int, spare: Container[int]) -> list[int]:
-    living: list[int] = []
-    queue = [child for child in children_of(pid) if child not in spare]
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    queue = children_of(pid)
     while queue:
         process = queue.pop()
-        if not _is_zombie(process):
-            living.append(process)
+        found.append(process)
         queue += children_of(process)
-    return living
+    return found
 
 
-def _is_zombie(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except (FileNotFoundError, ProcessLookupError):
-        return _libc is not None or not _exists(pid)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def _reap(child: int) -> None:
+    with suppress(ChildProcessError):  # another thread has reaped the process
+        os.waitpid(child, os.WNOHANG)
 
 
 def _kill(pid: int) -> None:

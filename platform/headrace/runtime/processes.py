@@ -204,10 +204,7 @@ class Processes:
 
     def _kill_orphans(self) -> None:
         """Kill and reap the processes of a dead fork server, which this process has adopted as their sub-reaper."""
-        process_tree.kill_descendants(os.getpid(), spare=self.spared)
-        for child in process_tree.children_of(os.getpid()):
-            if child not in self.spared:
-                os.waitpid(child, 0)
+        process_tree.kill_descendants(spare=self.spared)
 
     def _receive(self) -> None:
         assert self._control is not None
