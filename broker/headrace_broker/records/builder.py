@@ -42,7 +42,7 @@ _Getter = Callable[[dict[int, bytes]], Sequence[bytes]]
 
 
 def _make_getter(lengths: list[int]) -> _Getter:
-    """Return a function that returns the values of a dictionary for these keys."""
+    """Return a function that looks up all of these lengths in a dictionary."""
     return itemgetter(*lengths) if len(lengths) > 1 else lambda prefixes: (prefixes[lengths[0]],)
 
 
@@ -282,10 +282,10 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
     for record_starts, (start, stop) in zip(tables.record_starts, pairwise(_OFFSET_SIZE_STEPS), strict=True):
         if start >= count:
             break
-        group = lengths[start:stop]
-        getter = _make_getter(group)
-        parts[width * start : width * stop : width] = record_starts.get_all(group, getter)
-        parts[width * start + 2 : width * stop : width] = tables.value_lengths.get_all(group, getter)
+        range_lengths = lengths[start:stop]
+        getter = _make_getter(range_lengths)
+        parts[width * start : width * stop : width] = record_starts.get_all(range_lengths, getter)
+        parts[width * start + 2 : width * stop : width] = tables.value_lengths.get_all(range_lengths, getter)
     first: bytes = parts[0]  # type: ignore[assignment]  # all are bytes
     parts[0] = _BLANK_HEADER + first[len(end) :]
     parts[1::width] = _offset_deltas.get(count)[:count]

@@ -271,9 +271,9 @@ class ForkServer:
 def main() -> None:
     """Import all modules that a child needs, and serve."""
     control, worker_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    has_children = _NO_WARM_UP in sys.argv
-    # First, because the worker may die during the imports. If there are children, `run` then kills their orphans.
-    process_tree.signal_at_death_of(worker_pid, signal.SIGTERM if has_children else signal.SIGKILL)
+    is_restarted = _NO_WARM_UP in sys.argv  # after a failed warm-up; there may be children, whose orphans `run` kills
+    # First, because the worker may die during the imports.
+    process_tree.signal_at_death_of(worker_pid, signal.SIGTERM if is_restarted else signal.SIGKILL)
     process_tree.adopt_orphans()
     process_tree.name_process("headrace-forks")
     from headrace.metrics import logs
@@ -282,7 +282,7 @@ def main() -> None:
     preload.load()
     from headrace.runtime import code_copies, warm_up
 
-    if has_children:
+    if is_restarted:
         ForkServer(control, worker_pid, map(int, sys.argv[4:])).run()
     else:
         ForkServer(control, worker_pid, warm_up=warm_up.steps(code_copies.CodeCopies())).run()
