@@ -6,7 +6,9 @@ Guarantees:
 - The only plug-in code that the fork server runs is the import of modules in `Connector.shared_modules`. A child
   imports each module first, and the fork server imports it only if the child succeeded. If the import in the fork
   server hangs nevertheless, a timer ends the fork server, and the worker starts a new one.
-- When the worker dies for any reason, the fork server kills all its descendants, including orphans, and exits.
+- When the worker dies for any reason, the fork server kills all its descendants, including orphans, and exits. There is
+  one exception: during the import of a shared module, the kernel kills the fork server and its children, but not the
+  processes that these children have started.
 - When a child exits, the fork server kills the processes that the child has left.
 - If the fork server itself dies, the kernel sends SIGKILL to its children.
 
