@@ -57,7 +57,7 @@ Changes = Sequence[Alteration] | Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """A topic or broker whose configs are set. Error messages about it start with `label`."""
+    """The topic or broker whose configs a request changes. Error messages about it start with `label`."""
 
     kind: int
     name: str

@@ -286,7 +286,7 @@ class _SimulatedTransport(asyncio.Transport):
 
     @property
     def has_unsent_data(self) -> bool:
-        """Whether data is queued. The kernel sends queued data even after the process has closed the connection."""
+        """Whether data is queued. As in a real kernel, queued data is sent even after the connection is closed."""
         return bool(self._outgoing)
 
     def receive(self, chunk: bytes | None) -> None:

@@ -23,7 +23,7 @@ class ValueReplacer:
     """
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
-        """`replacements` maps each value that is searched for to its replacement. No value may be an empty string."""
+        """`replacements` maps each text to search for, which must not be empty, to its replacement."""
         self._replacements = {
             form: replacement for value, replacement in replacements.items() for form in _escaped_forms(value)
         }
