@@ -127,9 +127,8 @@ class TableCache:
 def _missing_columns(table: ExistingTable, run: Run) -> list[Column]:
     """Return the columns of the run that the table does not have.
 
-    Column names may differ in case between the run and the table. Several columns of the run may therefore match the
-    same column of the table. In this case, the function returns the matching columns of the run, except the column with
-    exactly the same name as the table's column.
+    A column of the run matches a column of the table if their names differ only in case. If several columns of the run
+    match one column of the table, the table has only the one with exactly the same name. The others are missing.
     """
     found = [table.column(column.name) for column in run.columns]
     matches = Counter(found)
