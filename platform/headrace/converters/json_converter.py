@@ -282,8 +282,9 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
     def _parse_envelope(self, data: bytes) -> tuple[PayloadDecoder, bytes, bytes]:
         """Return the decoder of an envelope's payload, the payload, and the bytes before the payload.
 
-        The bytes before the payload are empty if the format of the envelope differs from Kafka's, for example in
-        whitespace or in the order of the fields.
+        If the format of the envelope differs from Kafka's, for example in whitespace or in the order of the fields,
+        return empty bytes instead of the bytes before the payload. The caller then parses the envelope of each record
+        separately.
         """
         try:
             envelope = _envelope_decoder.decode(data)
@@ -296,7 +297,8 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         decoder = self._decoders.get(text) or self._create_decoder(text)
         prefix = b'{"schema":' + text + b',"payload":'
         payload = bytes(envelope.payload)
-        return decoder, payload, prefix if len(data) == len(prefix) + len(payload) + 1 and data[-1] == 125 else b""
+        is_kafkas_format = data.startswith(prefix) and len(data) == len(prefix) + len(payload) + 1
+        return decoder, payload, prefix if is_kafkas_format and data[-1] == _CLOSING_BRACE else b""
 
     def _create_decoder(self, schema_text: bytes) -> PayloadDecoder:
         def default(schema: Schema, tree: Any) -> Any:

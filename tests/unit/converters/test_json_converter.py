@@ -319,6 +319,15 @@ def test_consecutive_json_values_with_equal_schemas_are_decoded_to_one_list_of_v
     assert runs(configured, []) == []
 
 
+@pytest.mark.parametrize("space", [b"", b" "], ids=["compact", "with spaces"])
+def test_json_envelopes_whose_payload_precedes_the_schema_are_decoded(space: bytes) -> None:
+    envelope = b'{"payload":%d,' + space + b'"schema":{"type":"int32","optional":false}}'
+    kafkas = b'{"schema":{"type":"int32","optional":false},"payload":3}'
+    assert runs(converter(), [envelope % 1, envelope % 2, kafkas, envelope % 4]) == [
+        SchemaRun(INT32_SCHEMA, [1, 2, 3, 4])
+    ]
+
+
 def test_invalid_json_envelope_that_begins_like_a_valid_envelope_is_rejected() -> None:
     configured = converter()
     good = configured.from_connect_batch("t", LINE, [("a", None)])[0]
