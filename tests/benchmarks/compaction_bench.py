@@ -2,8 +2,9 @@
 
 The cleaner process alternately runs for one second and is paused (SIGSTOP) for one second. The latency while the
 cleaner is paused is the baseline. Because both states alternate, noise on the machine affects both latencies equally.
-If a log has exceeded max.compaction.lag.ms, the cleaner runs at niceness 10. Otherwise, the cleaner runs under
-SCHED_IDLE.
+
+The benchmark measures this for both priorities of the cleaner. For a log that has exceeded max.compaction.lag.ms, the
+cleaner runs at niceness 10. For any other log, the cleaner runs under SCHED_IDLE.
 """
 
 from __future__ import annotations

@@ -47,7 +47,10 @@ TIMEOUT_S = 400.0
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Run the connector once and plain Spark once. A rate is the median of all batches except the first."""
+    """Run the connector once and plain Spark once, regardless of `rounds`.
+
+    Each run processes `BATCHES` batches. A rate is the median of all batches of a run except the first.
+    """
     batch_rows = int(BATCH_ROWS * scale)
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         directory = Path(name)

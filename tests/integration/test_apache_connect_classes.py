@@ -276,9 +276,10 @@ def _headrace_result(name: str, props: str, how: JsonConverter, data: str) -> st
 
 
 def _sorted(response: str) -> list[Any]:
-    """Split a response into columns, and parse the columns that are JSON objects.
+    """Split a response of ConnectOracle.java at its tabs, and parse the parts that are JSON objects.
 
-    The order of keys may differ, because Java stores a schemaless map as a HashMap.
+    A comparison of parsed objects ignores the order of keys. The order may differ, because Java stores a schemaless map
+    as a HashMap.
     """
     return [json.loads(column) if column[:1] == "{" else column for column in response.split("\t")]
 

@@ -310,9 +310,9 @@ def _without_rewritten_tasks(configs: list[Record]) -> list[Record]:
     """Remove the task configurations that only headrace writes. The remaining records must equal Kafka's records.
 
     If a connector's configuration is written again unchanged, headrace also writes the task configurations again.
-    Without these new records, compaction would leave all task configurations before the connector's configuration.
-    A worker that starts would then ignore the tasks (KAFKA-17719). The leader may write the task configurations at
-    any time after the connector's configuration.
+    Without these new records, the compacted topic would contain only task configurations that precede the connector's
+    configuration. A worker that starts would then ignore the tasks (KAFKA-17719). The leader may write the task
+    configurations at any time after the connector's configuration.
     """
     records: list[Record] = []
     last: dict[bytes, bytes | None] = {}

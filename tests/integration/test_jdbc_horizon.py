@@ -106,7 +106,9 @@ def test_source_fails_if_another_database_session_hides_its_transactions(
         assert [row[0] for row in rows(read_all(settings))] == [1, 2]
 
 
-def test_snapshot_horizon_is_rejected_in_bulk_mode_and_for_sqlite(props: dict[str, str], tmp_path: Any) -> None:
+def test_configuration_with_snapshot_horizon_true_is_rejected_in_bulk_mode_and_for_sqlite(
+    props: dict[str, str], tmp_path: Any
+) -> None:
     with pytest.raises(ConfigErrors, match="has no effect with mode=bulk"):
         JdbcSourceConfig.parse({**props, "mode": "bulk", "snapshot.horizon": "true"})
     (tmp_path / "shop.db").touch()

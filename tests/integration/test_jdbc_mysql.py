@@ -316,10 +316,13 @@ def test_source_fails_if_the_user_lacks_the_process_privilege(
         read_all({**props, "connection.user": "reader", "mode": "incrementing", "snapshot.horizon": "true"})
 
 
-def test_source_waits_for_a_new_transaction_if_the_list_of_transactions_is_outdated(
+def test_source_waits_for_an_open_transaction_that_is_not_yet_in_the_cached_list_of_transactions(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
-    """The setting is ``snapshot.horizon=true``. The list is InnoDB's table `innodb_trx`, which InnoDB caches."""
+    """The setting is ``snapshot.horizon=true``. The list is InnoDB's table `innodb_trx`, which InnoDB caches.
+
+    The source reads the row with the larger id, which is already committed, only after the open transaction has ended.
+    """
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, note text)")
     settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}
     address: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": server.user, "database": "shop"}

@@ -118,9 +118,10 @@ class Producing(threading.Thread):
         assert self._producer.flush(60) == 0
 
     def finish(self) -> int:
-        """Stop producing and complete the last file of each partition.
+        """Stop the thread, and write records until the number of records per partition is a multiple of FLUSH_SIZE.
 
-        All partitions have the same number of records. Return this number.
+        The sink that rotates files by the number of records then completes the last file of each partition. Return the
+        number of records per partition. It is the same for all partitions.
         """
         self._stopping.set()
         self.join()

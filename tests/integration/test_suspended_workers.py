@@ -239,7 +239,8 @@ def test_sink_task_of_a_suspended_worker_continues_at_committed_offsets_if_the_w
 ) -> None:
     """The task regularly asks its worker whether it may run, and leaves its consumer group if there is no response.
 
-    The task may leave its consumer group before the session of the suspended worker expires.
+    The worker's session in the Connect group may expire later than this. If the worker continues before its session
+    expires, it is still a group member. The task then joins its consumer group again, and is not restarted.
     """
     file, expected = tmp_path / "file", set[str]()
 
@@ -264,10 +265,13 @@ def test_sink_task_of_a_suspended_worker_continues_at_committed_offsets_if_the_w
 
 
 @pytest.mark.slow
-def test_sink_task_that_reads_its_topics_itself_is_paused_and_commits_no_offsets_while_its_worker_is_suspended(
+def test_sink_task_that_reads_its_topics_itself_pauses_and_commits_no_offsets_while_its_worker_is_suspended(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """The task of this test reports offsets even while it is paused. The platform must not commit these offsets."""
+    """While the worker does not respond, the platform requests that the task pauses.
+
+    The task of this test reports offsets even while it is paused. The platform must not commit these offsets.
+    """
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "counting_sink.py").write_text(COUNTING_SINK)

@@ -1,4 +1,7 @@
-"""Tests that `TopicLog` handles new partitions, deletion and recreation of its internal topic, with a real broker."""
+"""Tests that `TopicLog` handles new partitions, deletion and recreation of its internal topic, with a real broker.
+
+A worker reads and writes its internal topics with `TopicLog`, which corresponds to Kafka Connect's KafkaBasedLog.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_topic_log_keeps_each_existing_key_in_its_partition_after_partitions_are_added_to_the_topic(
+async def test_topic_log_appends_records_of_existing_keys_to_the_same_partition_after_partitions_are_added(
     broker: BrokerProcess,
 ) -> None:
     async with opened_admin(broker) as admin, opened_log_of_new_topic(broker, admin, "grown") as (log, current):

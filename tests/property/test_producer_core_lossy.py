@@ -297,9 +297,10 @@ def test_idempotent_producer_writes_no_duplicates_after_the_log_loses_records(
 def test_at_least_once_producer_delivers_all_records_that_brokers_do_not_reject(
     events: list[tuple[str, int | str, int]],
 ) -> None:
-    """The simulated log may lose records. The delivery deadline is so late that no batch expires.
+    """The log may lose records after it has acknowledged them. The producer does not send these records again.
 
-    The test checks that a sequence gap fails no batch.
+    After a loss, and after a rejected batch, a broker may respond OUT_OF_ORDER_SEQUENCE_NUMBER to a later batch. The
+    producer must retry such a batch and not fail it. The delivery deadline is so late that no batch expires.
     """
     model = run(events, idempotent=True, is_at_least_once=True, deadline_ms=10_000_000)
     has_losses = any(kind == "lose" for kind, _, _ in events)

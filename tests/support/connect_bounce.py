@@ -226,7 +226,7 @@ def wait_until_delivered(workers: Sequence[DistributedWorker], directory: Path, 
 
 
 def sink_numbers(directory: Path, sink: str, name: str) -> list[int]:
-    """Return the numbers from all lines `NAME NUMBER` in the file of the sink `sink` in which NAME equals `name`."""
+    """Read the file of the sink `sink`, and return the number in each line `NAME NUMBER` whose NAME equals `name`."""
     file = sink_file(directory, sink)
     lines = file.read_text().splitlines() if file.exists() else []
     return [int(number) for line_name, number in map(str.split, lines) if line_name == name]

@@ -14,10 +14,11 @@ TIMEOUT_S = 10.0
 
 
 def ids_read(props: Mapping[str, str], early: Execute, late: Execute) -> list[int]:
-    """Insert one row with `late` and one with `early`. Return the ids that are read before and after `late` commits.
+    """Insert a row in each of two sessions, and return the ids that the source reads.
 
-    `early` and `late` execute statements in two sessions. `late` inserts its row first, so the row has id 1 and the
-    earlier timestamp, and commits the row only after the source has read the table once.
+    `early` and `late` execute a statement in the session that commits early or late. The session `late` inserts its row
+    first, so this row has id 1 and the earlier timestamp. The session `late` commits after the source has read the
+    table once. Then the source reads the table again.
     """
     offsets = Offsets()
     has_horizon = "snapshot.horizon" in props

@@ -198,7 +198,7 @@ def _install_email_analysis(home: Path) -> None:
 
 
 def _admin(certificates: Certificates, *, identify: bool) -> SearchServer:
-    """Return a client for the user admin. If `identify` is True, the client sends its certificate."""
+    """Return a SearchServer that sends requests as the user admin, with a client certificate if `identify` is True."""
     authorization = f"Basic {base64.b64encode(b'admin:admin').decode()}"
     return SearchServer("https://127.0.0.1", authorization, certificates.client_context(identify=identify))
 

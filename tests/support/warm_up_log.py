@@ -26,7 +26,7 @@ def customize_fork_servers(directory: Path, code: str, monkeypatch: pytest.Monke
 
 
 class WarmUpLog:
-    """The log of the fork servers that are started after this object."""
+    """The log of all fork servers that start after the creation of this object."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._path = directory / "steps"

@@ -1,7 +1,8 @@
 """Builds record batches from the records of `send` calls, in the thread that calls `send`.
 
-The batcher accumulates the records of small calls (less than batch.size) for linger.ms. It builds batches from larger
-calls immediately. If batch.size is set, it is also the maximum size of a batch; otherwise the maximum is 1 MB.
+The batcher accumulates the records of small calls for linger.ms. It builds batches from the records of larger calls
+immediately. Calls are small if they have less than batch.size bytes (by default 16 KiB). If the user has set
+batch.size, it is also the maximum size of a batch. Otherwise, the maximum size is 1 MB.
 `_send_lock` keeps the records in order while batches are built. The condition `_memory_available` guards the counter
 `buffered_bytes`. buffer.memory is the limit of this counter. Batches are queued in order until the event loop retrieves
 them with `drain_built`.

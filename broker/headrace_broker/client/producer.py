@@ -140,11 +140,11 @@ class Producer:
         *,
         timeout_ms: float | None = None,
     ) -> None:
-        """Send records from another thread and build the batches in that thread.
+        """Send records. Call this method in any thread except the event loop's thread.
 
-        `on_done` receives the metadata of the records, or the error. This method blocks while the topic's metadata is
-        missing or the buffer is full. The timeout of each wait is `timeout_ms` (None = max.block.ms). Raises
-        BufferExhaustedError, TimedOutError, ClosedError.
+        Large batches are built in the calling thread. `on_done` receives the metadata of the records, or the error.
+        This method blocks while the topic's metadata is missing or the buffer is full. The timeout of each wait is
+        `timeout_ms` (None = max.block.ms). Raises BufferExhaustedError, TimedOutError, ClosedError.
         """
         assert threading.get_ident() != self._loop_thread, "send_blocking would block the producer's event loop"
         timeout = self._config.max_block_ms if timeout_ms is None else timeout_ms

@@ -1,8 +1,8 @@
 """Renames the directories of deleted partitions to `-delete` and of stray partitions to `-stray`, as Kafka does.
 
-A deleted directory is renamed immediately and removed after file.delete.delay.ms. A failed rename is retried. Until the
-rename succeeds, no log of the same topic and partition is created, because the new log would load the files of the
-deleted log.
+When a partition is deleted, its directory is renamed immediately. The renamed directory is removed from the disk after
+file.delete.delay.ms. A failed rename is retried. Until the rename succeeds, no log of the same topic and partition is
+created, because the new log would load the files of the deleted log.
 """
 
 from __future__ import annotations

@@ -75,10 +75,10 @@ class EncoderSource(Source):
             self.line(f"{self._append}({self.name('pack', packer(letters))}({values}))", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Generate code that writes the length that the variable named `variable` contains.
+        """Generate code that writes a length: the value of the variable named `variable`.
 
-        The length is encoded in the `struct` format `letter`, or as a varint in flexible versions. In flexible
-        versions, the variable contains the length plus 1.
+        The value is written in the `struct` format `letter`, or as a varint in flexible versions. In flexible versions,
+        the value is already the length plus 1, so the generated code does not add 1.
         """
         if not self._flexible:
             self.defer(letter, variable)

@@ -73,10 +73,10 @@ class _EncodingTables:
     `affix_bytes` is the total size of `RecordColumns.before` and `RecordColumns.after`, which surround each value.
     `headers_bytes` is the size of each record's header count and headers.
 
-    `before_value` contains the bytes between the encoded value length and the value: `RecordColumns.before`.
-    `previous_end` contains the last bytes of a record: `RecordColumns.after` and the header count 0. The tables put the
-    last bytes of a record in front of the next record. `before_value` and `previous_end` are both empty if the records
-    have headers, or if `_are_in_tables` returns False.
+    Each entry of `record_starts` begins with `previous_end`, the last bytes of the previous record. These are the same
+    for all records: `RecordColumns.after` and the header count 0. Each entry of `value_lengths` ends with
+    `before_value`, the bytes between the encoded value length and the value: `RecordColumns.before`. `before_value` and
+    `previous_end` are both empty if the records have headers, or if `_are_in_tables` returns False.
     """
 
     def __init__(self, affix_bytes: int, headers_bytes: int, before_value: bytes, previous_end: bytes) -> None:
@@ -129,9 +129,10 @@ _tables = lru_cache(maxsize=16)(_EncodingTables)
 
 @lru_cache(maxsize=64)
 def _uses(before: bytes, after: bytes) -> list[None]:
-    """Return a list in which each element stands for one batch with this prefix and suffix of the values.
+    """Return the counter of the batches in which all values have the prefix `before` and the suffix `after`.
 
-    `_are_in_tables` adds at most `_USES_BEFORE_TABLES` elements.
+    The counter is a cached list, and its length is the count. `_are_in_tables` appends one element for each batch, up
+    to `_USES_BEFORE_TABLES` elements.
     """
     return []
 
@@ -295,9 +296,10 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
 
 
 def _are_in_tables(before: bytes, after: bytes) -> bool:
-    """Return whether the prefix and suffix of the values are in the tables: they are short, and are used repeatedly.
+    """Return whether the entries of `_EncodingTables` contain the prefix (`before`) and suffix (`after`) of the values.
 
-    For example, a timestamp that a transform adds to all records of a batch differs between batches.
+    They do if prefix and suffix are short, and `_USES_BEFORE_TABLES` earlier batches had the same prefix and suffix. If
+    a transform adds the current time to all records of a batch, each batch has another prefix or suffix.
     """
     if not before and not after:
         return True

@@ -275,9 +275,10 @@ class LeaderReplicas:
     def on_proposal_accepted(self, isr: Iterable[int], partition_epoch: int) -> None:
         """Apply `isr`, the ISR that the controller has accepted, unless `isr` lacks a replica of the current ISR.
 
-        A smaller ISR takes effect only when the metadata log contains it, after all earlier changes. One of these
-        changes may increase min.insync.replicas. With the old value, the leader could commit records that a removed
-        replica lacks, although the controller keeps this replica as an eligible leader replica (KIP-966).
+        A smaller ISR takes effect only when the leader has read it, and all earlier changes, from the metadata log. One
+        of these changes may increase min.insync.replicas. With the smaller ISR and the old min.insync.replicas, the
+        leader could commit records that a removed replica lacks, although the controller keeps this replica as an
+        eligible leader replica (KIP-966).
         """
         isr = tuple(isr)
         if partition_epoch >= self.partition_epoch and set(self.isr) <= set(isr):

@@ -1,10 +1,10 @@
 """Replication throttles (KIP-73), which limit the bytes per second of replicas that are catching up.
 
 A broker has a leader throttle for the bytes that it sends, and a follower throttle for the bytes that it fetches. Each
-throttle has a rate and a set of throttled partitions. The bytes of throttled replicas in the ISR count towards the
-rate, but only replicas outside the ISR are delayed. So no replica leaves the ISR because of a throttle. As in Kafka,
-the rate is the number of bytes in the retained samples, divided by the time since the oldest sample started (at least
-one sample's duration).
+throttle has a rate limit and a set of throttled partitions. The bytes of all replicas of these partitions count
+towards the measured rate, but only replicas outside the ISR are delayed. So no replica leaves the ISR because of a
+throttle. As in Kafka, the measured rate is the number of bytes in the retained samples, divided by the time since the
+oldest sample started (at least one sample's duration).
 
 This module has no I/O and no clock. Only the broker's event loop uses it, so there are no locks.
 """

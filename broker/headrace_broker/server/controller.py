@@ -190,9 +190,10 @@ class ControllerService:
     async def _check_previous_incarnation(self, broker_id: int, incarnation_id: bytes, *, is_local: bool) -> None:
         """End the session of a broker's previous incarnation immediately if the process of that incarnation is dead.
 
-        A broker that restarts quickly then does not have to wait until the old session expires. If this node's own
-        broker registers (`is_local`), the previous process of this node is dead. If a registration with this node's
-        broker id arrives over the network, it comes from another process, and this method keeps the session.
+        A broker that restarts quickly then does not have to wait until the old session expires. The previous process of
+        another node is dead if its address refuses connections. The previous process of this node is dead if this
+        node's own broker registers (`is_local`). If a registration with this node's id arrives over the network, it
+        comes from a different process with the same id, and this method does not end the session.
         """
         known = None if self._controller is None else self._controller.image.brokers.get(broker_id)
         if known is None or known.incarnation_id == incarnation_id or not known.endpoints:

@@ -84,7 +84,7 @@ def run_seed(
 
 
 def _is_fully_replicated(cluster: SimulatedCluster) -> bool:
-    """Return whether all nodes serve and have the same metadata image, in which all replicas are in sync."""
+    """Return whether all nodes are serving, their metadata images are equal, and all replicas are in sync."""
     machines = cluster.machines.values()
     if not all(machine.is_serving for machine in machines):
         return False

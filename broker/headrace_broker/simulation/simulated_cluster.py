@@ -337,7 +337,11 @@ class SimulatedCluster:
                     )
 
     def _count_members(self, partition: PartitionImage) -> tuple[int, int]:
-        """Return how many ISR and ELR members had no unclean shutdown, and how many lost power."""
+        """Return two counts of ISR and ELR members: members without an unclean shutdown, and members that lost power.
+
+        A member that was only killed is in neither count, because SIGKILL is an unclean shutdown too. The first count
+        also excludes members in a controlled shutdown.
+        """
         members = {*partition.isr, *partition.eligible_leader_replicas, *partition.last_known_elr}
         machines = [self.machines[replica] for replica in members]
         clean = sum(machine.unclean_shutdown_epoch is None and not machine.is_stopping for machine in machines)

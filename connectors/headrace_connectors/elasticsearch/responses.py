@@ -102,8 +102,8 @@ def _conflict(action: str, type_: str, reason: str) -> Outcome:
 def indexes_to_retry(outcomes: Sequence[Outcome], ids: Sequence[str | None], is_ordered: bool) -> list[int]:
     """Return the indexes of the operations to repeat, in ascending order.
 
-    If `is_ordered` is true, the operations have no versions. If such an operation is repeated, the later operations on
-    the same document are repeated after it, to keep their order.
+    `is_ordered` is true for operations without versions, because the server cannot restore their order. If such an
+    operation is repeated, the later operations on the same document are repeated after it.
     """
     again: list[int] = []
     repeated: set[str] = set()

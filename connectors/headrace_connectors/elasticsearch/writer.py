@@ -83,9 +83,10 @@ class BulkWriter:
         """Start the threads.
 
         If `is_ordered` is true, two requests in flight never contain operations on the same document. If the server
-        rejects a document, the writer calls `decode`. `decode` returns the operation with a new document, or None. If
-        `decode` returns None, the writer calls `on_malformed`. If the record's key is the id of an existing document,
-        the writer calls `on_existing`.
+        rejects a document as malformed, the writer calls `decode`. If `decode` returns the operation with a new
+        document, the writer sends this operation. If `decode` returns None, the writer calls `on_malformed`. If the
+        server rejects a `create` operation because the record's key is the id of an existing document, the writer calls
+        `on_existing`.
         """
         self._client = client
         self._config = config

@@ -121,9 +121,9 @@ class DirectorySearch:
         """Prepare a search for the files in `selection`.
 
         `read_offsets` returns the stored source offset of each of the given paths, or None. `is_in_progress` returns
-        True if a file was read to the end and its last offset is not stored yet. `on_finished` is called for each file
-        that was read to the end according to its stored offset. `on_unreadable` is called for each subdirectory that
-        cannot be listed.
+        True if the task has already read the file to the end, but the file's last offset is not stored yet. The search
+        then skips the file. `on_finished` is called for each file that was read to the end according to its stored
+        offset. `on_unreadable` is called for each subdirectory that cannot be listed.
         """
         self._selection = selection
         self._read_offsets = read_offsets

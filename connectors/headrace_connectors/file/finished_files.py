@@ -1,4 +1,4 @@
-"""Moves or deletes the files that a task has read. A file that was changed after it was read is never removed."""
+"""Moves or deletes the files that a task has read. A file that was changed after it was read stays in place."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class LineSplitter:
         return _decode(memoryview(data)[: size - 1], lines)
 
     def _next_chunk(self, size_max: int) -> tuple[bytes, int]:
-        """Return the next complete lines (one line, or at most `size_max` bytes), and their end in `_block`."""
+        """Return the complete lines in the next `size_max` bytes, but at least one line, and their end in `_block`."""
         block, start, stop = self._block, self._split_bytes, self._complete_bytes
         if stop - start > size_max:
             has_returns = self._has_returns
@@ -90,7 +90,7 @@ class LineSplitter:
 
 
 def _decode(text: memoryview, lines: list[bytes]) -> Lines:
-    """Return `lines`, which `text` contains with line feeds between them. Bytes that are not UTF-8 become U+FFFD."""
+    """Decode `text`, which contains `lines` joined by line feeds. Bytes that are not UTF-8 become U+FFFD."""
     try:
         return Lines(str(text, "utf-8"), len(lines), lines)
     except UnicodeDecodeError:
@@ -98,7 +98,10 @@ def _decode(text: memoryview, lines: list[bytes]) -> Lines:
 
 
 def _size_of_lines(data: bytes, count: int, size_max: int) -> int:
-    """Return the size of the first `count` lines with their terminators. This size is at most `size_max`."""
+    """Return the size in bytes of the first `count` lines with their terminators.
+
+    The caller knows that this size is at most `size_max`. The function does not split the bytes after `size_max`.
+    """
     return sum(map(len, data[:size_max].splitlines(keepends=True)[:count]))
 
 

@@ -73,9 +73,9 @@ class ColumnsChangedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The columns and the shape of a table or of the custom query.
+    """The columns of a table or of the custom query, and a value that changes when the columns' definitions change.
 
-    The shape is a value that changes when the definitions of the columns change (see `Dialect.shape`).
+    `shape` is this value, or None if the dialect cannot detect changes (see `Dialect.shape`).
     """
 
     columns: list[JdbcColumn]
@@ -135,13 +135,12 @@ class Dialect(ABC):
 
     @abstractmethod
     def describe(self, connection: Connection, table: str) -> Description:
-        """Return the columns of a table, and a value that changes when the columns change.
+        """Return the columns of a table, and the value that the method `shape` returns for these columns.
 
-        This value is called the shape of the table (see the method `shape`). If `table` is an empty string, return the
-        columns and the shape of the custom query. As long as the method `shape` returns the same value, the returned
-        columns are up to date. Another session may change the columns and reverse the change while this method runs.
-        The returned columns are up to date even in this case. Raises the same exceptions as `table_columns` and
-        `query_columns`.
+        If `table` is an empty string, return the columns and the value for the custom query. The returned columns are
+        up to date as long as the method `shape` returns the same value. This must be true even if another session
+        changes the columns and reverses the change while this method runs. Raises the same exceptions as
+        `table_columns` and `query_columns`.
         """
 
     has_stable_query_columns = False

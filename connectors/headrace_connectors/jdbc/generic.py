@@ -1,9 +1,10 @@
 """Dialect for databases that are supported only through SQLAlchemy, such as DuckDB, Oracle or SQL Server.
 
 `jdbc:NAME://host:port/database` (or `jdbc:NAME:/path`) selects SQLAlchemy's dialect NAME. A SQLAlchemy URL such as
-`duckdb:////data/shop.db` works as well. Statements run through SQLAlchemy, which knows the parameter style of each
-driver, so reading is slower than with the dialects for PostgreSQL, MySQL and SQLite. Drivers do not describe the
-columns of a result in a common way, so the column types of a query are the types of the values in its first row.
+`duckdb:////data/shop.db` works as well. Statements run through SQLAlchemy, because it knows the parameter style of each
+driver. Reading through SQLAlchemy is slower than with the dialects for PostgreSQL, MySQL and SQLite. Drivers do not
+describe the columns of a result in a common way, so the column types of a query are the types of the values in its
+first row.
 """
 
 from __future__ import annotations

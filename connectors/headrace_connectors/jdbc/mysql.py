@@ -213,9 +213,9 @@ class MysqlDialect(Dialect):
 
         The transactions are listed in information_schema.innodb_trx. InnoDB caches this list, and renews it only if no
         session has read it for 0.1 seconds. A cached list may lack transactions. Therefore this session begins a
-        transaction, and reads the list until it contains this transaction. The list also shows the `unique_checks` of
-        each transaction's session. Each call changes this variable, so that a cached entry of the previous call's
-        transaction is not mistaken for the new transaction.
+        transaction, and reads the list until it contains this transaction. A cached list may still contain the previous
+        call's transaction of this session. To distinguish the two, each call changes the session variable
+        `unique_checks`, which the list shows for each transaction, and waits until the list shows the new value.
         """
         self._unique_checks = 1 - self._unique_checks
         deadline_s = time.monotonic() + _FRESH_LIST_S

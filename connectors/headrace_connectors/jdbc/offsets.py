@@ -29,8 +29,9 @@ class TimestampIncrementingOffset:
     """A source offset: the timestamp (aware, UTC) and the incrementing value of the last row that was read.
 
     A value is None if the mode does not use it, or if no row has been read. `wall_clock` is the row's timestamp before
-    its conversion to UTC, if the timestamp column has no time zone. It is not stored. It is necessary because two
-    wall-clock times have the same `timestamp` when clocks are set forward.
+    its conversion to UTC, if the timestamp column has no time zone. It is not stored. It is necessary because different
+    wall-clock times can have the same `timestamp`. For example, if clocks are set forward from 02:00 to 03:00, a column
+    can still contain the skipped time 02:30, which is converted to the same UTC time as 03:30.
     """
 
     timestamp: dt.datetime | None = None

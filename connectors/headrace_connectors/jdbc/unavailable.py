@@ -1,4 +1,7 @@
-"""Retries the tables that a running task temporarily cannot read. This module has no I/O."""
+"""Decides when a task tries again to read a table that is temporarily unavailable, and when the task fails instead.
+
+This module has no I/O: the task itself reads the tables.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Builds the Spark select that parses the records of all topics in a micro-batch into typed columns.
 
 Topics with the same `RecordLayout` form a topic group. Each topic group has one struct column. This column is null in
-the rows of other topics. Spark therefore reads and parses a micro-batch only once for any number of tables. `from_json`
-runs in permissive mode: if a payload does not match the types of the struct column, the micro-batch does not fail. The
-field BAD_PAYLOAD of the struct column then contains the unparsed payload.
+the rows of other topics. One select contains the struct columns of several topic groups, so Spark does not read and
+parse the micro-batch separately for each table. `from_json` runs in permissive mode: if a payload does not match the
+types of the struct column, the micro-batch does not fail. The field BAD_PAYLOAD of the struct column then contains the
+unparsed payload.
 """
 
 from __future__ import annotations

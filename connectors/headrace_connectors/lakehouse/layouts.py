@@ -38,10 +38,11 @@ METADATA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka
 class RecordLayout:
     """How to parse the payloads of a topic into columns.
 
-    If `encoded` is true, payloads have JsonConverter's encoding. Otherwise, they have Spark's JSON format. If
-    `wrapped` is true, a payload is a single value and not an object with one member per column. If `text`
-    is true, a payload is a string and not JSON. `decimals_numeric` is true if decimals are numbers, false
-    if they are base64, and None until a decimal has been read.
+    If `text` is true, a payload is the string of the only column, and `encoded` and `wrapped` are false. Otherwise, a
+    payload is JSON. It has JsonConverter's encoding if `encoded` is true, and Spark's JSON format if `encoded` is
+    false. If `wrapped` is true, a payload is a single value and not an object with one member per column.
+    `decimals_numeric` is true if decimals are numbers, false if they are base64, and None until a decimal has been
+    read.
     """
 
     columns: tuple[TableColumn, ...]

@@ -61,9 +61,8 @@ class FileFinder:
     ) -> None:
         """Create a finder that lists objects with `list_page`.
 
-        Each object belongs to a source partition. The number of a source partition is called the slot (see `slot_of`).
-        `positions` maps the slot of each source partition to the stored source offset. `share` is (index of this task,
-        number of tasks).
+        Each object belongs to a source partition (see `slot_of`). `positions` maps the number of each source partition
+        to its stored source offset. `share` is (index of this task, number of tasks).
 
         Only objects with one of the key prefixes `prefixes` are read. No prefix may begin with another prefix.
         `topic_of` returns the topic for an object's key, or None to skip the object. Objects that were modified before

@@ -1,6 +1,6 @@
 """Determines the directory of each record, and its timestamp. This module has no I/O.
 
-The directories are the same as with Confluent's partitioners, so each record is written to the same object key.
+Each record has the same directory as with Confluent's partitioners.
 """
 
 from __future__ import annotations

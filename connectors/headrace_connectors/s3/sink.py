@@ -1,8 +1,9 @@
 """S3SinkConnector, which writes records to objects of a bucket.
 
 Records are collected in files, and an object appears when its file is complete and uploaded. The sink commits the
-offset after the last uploaded file, so after a failure the records of open files are read again. If files are completed
-by the number or the timestamps of records, the same records become the same object again, so delivery is exactly once.
+offset of the first record that is not uploaded, so after a failure the records of open files are read again. If files
+are completed by the number or the timestamps of records, the same records become the same object again, so delivery is
+exactly once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class DirectoryFiles:
         self._is_finished = False
 
     def append(self, records: Encoded) -> None:
-        """Append records to all files."""
+        """Append the values, keys and headers of records to the files for values, keys and headers."""
         for file, (schema, items) in zip(self.files, records.sides, strict=True):
             file.format.append(schema, items)
 
@@ -125,7 +126,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._on_null = config.on_null_values.lower()
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        """Start to collect files for newly assigned partitions."""
+        """Start to collect the records of newly assigned partitions in files."""
         for partition in partitions:
             self._partitions[partition] = PartitionFiles(self._config, self._creator(*partition))
 
@@ -350,7 +351,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                     self._uploads.start(uploading, uploading.upload_full_parts)
 
     def _take_results(self) -> None:
-        """Remove uploaded files from their partitions. Then, if any upload has failed, raise its error.
+        """Remove uploaded files from `PartitionFiles.completed`. Then, if any upload has failed, raise its error.
 
         If several uploads have failed, a fatal error takes precedence over a temporary error.
         """

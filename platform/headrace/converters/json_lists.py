@@ -3,8 +3,8 @@
 msgspec parses each text into an object with one slot per field, and checks types and ranges. Each slot then becomes a
 column. The values are identical to those of `headrace.converters.json_decoding`, the reference implementation. If
 msgspec rejects a list, `json_decoding` decodes the list value by value. A rejected list contains invalid values, or
-values in a form that only `from_json` supports. Maps without a schema become columns only if all maps of the list have
-the same keys.
+values in a form that only `json_decoding` supports. Maps without a schema become columns only if all maps of the list
+have the same keys.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ class PayloadDecoder:
         return from_json(self.schema, parse(payload), self._replace_null)
 
     def decode_list(self, payloads: Sequence[bytes]) -> Values:
-        """Decode every value; structs become rows or columns. Raises RecordErrors with an error per invalid payload."""
+        """Decode every value. Raises RecordErrors with an error per invalid payload.
+
+        If msgspec decodes a list of structs, the result is `Columns`. If `from_json` decodes it value by value, the
+        result is a list of rows.
+        """
         if self._fast is not None:
             try:
                 return self._fast(payloads)

@@ -76,7 +76,7 @@ def map_headers(function: Callable[[_T], _R], headers: Sequence[_T]) -> list[_R]
 
 
 def _are_same(headers: Sequence[Any]) -> bool:
-    """Return whether all records have the same headers, so that `function` has the same result for each of them."""
+    """Return whether all records have the same headers. `map_headers` then calls its function only once."""
     first = headers[0]
     if headers[-1] is not first:
         return False

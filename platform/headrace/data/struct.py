@@ -194,9 +194,10 @@ def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
 
 @lru_cache(maxsize=1024)
 def struct_converter(schema: Schema | None) -> Callable[[Any], Any]:
-    """Return a function for values of this schema. The function converts rows in a value to `Struct` objects.
+    """Return a function that converts a value of this schema: each row in the value becomes a `Struct` object.
 
-    Record objects, for example `SourceRecord`, contain `Struct` objects.
+    A row is the tuple that represents a struct in a `Batch`. Record objects, for example `SourceRecord`, contain
+    `Struct` objects instead of rows.
     """
     if schema is None or not contains_struct(schema):
         return _identity

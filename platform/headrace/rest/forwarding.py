@@ -77,9 +77,9 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
 
 
 def _limit_of(name: str) -> asyncio.Semaphore:
-    """Return the semaphore that limits the forwarded requests with this name.
+    """Return the semaphore that limits the forwarded requests for one connector class or one connector.
 
-    The name is a connector class or, for requests that call no plug-in code, a connector.
+    `name` is the connector class whose code the requests call, or the connector if they call no plug-in code.
     """
     limit = _limits.get(name)
     if limit is None:

@@ -97,8 +97,9 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
 async def _check_sender(request: Request) -> None:
     """Check that the worker that has forwarded the request still waits for the response. Raises ConflictError.
 
-    If this worker was suspended, the other worker may have sent the request to the next leader, and users may have
-    changed the connector since. Executing or forwarding the request now would undo their changes.
+    While this worker was suspended, the forwarding worker may have closed the connection and sent the request to the
+    next leader. Users may have changed the connector since. Executing or forwarding the request now would undo their
+    changes.
     """
     if "forward" not in request.query_params:
         return

@@ -92,10 +92,11 @@ class RestServer:
     async def stop(self, stopping_since: float) -> None:
         """Wait for pending requests, respond with status 500 to those that do not complete, and close the servers.
 
-        `stopping_since` is the `time.monotonic()` at which the worker began to stop. The wait ends `STOP_MARGIN_S` plus
-        task.shutdown.graceful.timeout.ms later, but lasts at least a second. Requests on connections that were accepted
-        shortly before this call still receive a response. Otherwise another worker of the group would not know whether
-        a request that it has forwarded was executed.
+        `stopping_since` is the `time.monotonic()` at which the worker began to stop. The wait ends at the latest when
+        `STOP_MARGIN_S` plus task.shutdown.graceful.timeout.ms have passed since then. If less than a second of this
+        time remains, the wait may last a second. Requests on connections that were accepted shortly before this call
+        still receive a response. Otherwise another worker of the group would not know whether a request that it has
+        forwarded was executed.
         """
         for server, _ in self._servers:
             for listening in server.servers:

@@ -6,7 +6,7 @@ from headrace_broker.client.lazy_timer import LazyTimer
 from support.virtual_time import run_in_virtual_time
 
 
-def test_lazy_timer_expires_at_the_earliest_time_if_it_was_set_to_several_times() -> None:
+def test_lazy_timer_expires_at_the_earliest_of_the_times_to_which_it_was_set() -> None:
     """The timer expires only once. After that, the timer can be set again."""
 
     async def run() -> None:

@@ -30,7 +30,7 @@ def test_murmur2_hashes_of_long_keys_are_deterministic_and_depend_on_the_length(
 
 
 def test_partitioning_by_key_keeps_the_record_order_within_each_partition() -> None:
-    """All records without a key are assigned to the same partition."""
+    """The test also checks the partition of each record. All records without a key go to the partition `keyless`."""
     keys = [b"a", b"b", None, b"a", b"c", None]
     columns = RecordColumns([b"%d" % index for index in range(6)], keys=list(keys), timestamps=list(range(6)))
     parts = split_by_key(columns, 4, keyless=3)

@@ -317,11 +317,12 @@ def test_backoff_of_one_partition_does_not_delay_other_partitions() -> None:
     assert [b.partition for b in batches_of(drain(core, 1))] == [1]
 
 
-def test_batch_is_not_sent_while_a_batch_that_was_sent_five_batches_earlier_is_unresolved() -> None:
+def test_batch_is_not_sent_until_the_fifth_batch_before_it_is_acknowledged_or_has_failed() -> None:
     """Four batches were sent to a leader that does not respond, and another broker is now the leader.
 
-    The new leader stores only the last five batches of a producer. If the producer sent two new batches before it
-    retried the four batches, the leader could not detect that a retried batch is a duplicate.
+    The new leader's log may already contain the four batches. A leader detects duplicates only of the producer's last
+    five batches. If the producer sent two new batches before it retried the four batches, the first of the four batches
+    would not be one of these five, and the leader would not detect that its retry is a duplicate.
     """
     core = known_core()
     for _ in range(4):

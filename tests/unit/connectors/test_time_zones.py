@@ -86,10 +86,12 @@ def test_each_change_of_the_utc_offset_is_returned_with_its_local_time() -> None
         (dt.datetime(1, 1, 1), dt.datetime(1, 1, 1, 0, 53, 28)),
     ],
 )
-def test_utc_time_is_converted_to_the_earliest_equivalent_local_time(utc: dt.datetime, wall_clock: dt.datetime) -> None:
-    """The function `to_utc` can convert two local times to the same UTC time.
+def test_if_to_utc_converts_two_local_times_to_the_same_utc_time_the_earlier_local_time_is_returned(
+    utc: dt.datetime, wall_clock: dt.datetime
+) -> None:
+    """In Berlin, for example, clocks are set forward from 02:00 to 03:00.
 
-    For example, clocks in Berlin are set forward from 02:00 to 03:00. The function `to_utc` converts both the skipped
-    local time 02:30 and the local time 03:30 to the UTC time 01:30. From this UTC time, the result is 02:30.
+    The function `to_utc` converts both the skipped local time 02:30 and the local time 03:30 to the UTC time 01:30. For
+    this UTC time, the function `earliest_wall_clock` returns 02:30.
     """
     assert earliest_wall_clock(utc.replace(tzinfo=dt.UTC), ZoneInfo("Europe/Berlin")) == wall_clock

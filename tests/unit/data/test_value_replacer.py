@@ -21,7 +21,7 @@ def test_value_is_not_replaced_inside_a_longer_word(text: str) -> None:
     assert replacer.replace(f"{text} secret {text}") == f"{text} * {text}"
 
 
-def test_value_is_replaced_after_a_letter_if_the_value_begins_with_a_special_character() -> None:
+def test_letter_before_a_value_prevents_its_replacement_only_if_the_value_begins_with_a_letter() -> None:
     """The value `$ecret` is replaced in `x$ecret`, but not in `$ecretx`.
 
     The value `secre+` ends with a special character. This value is replaced in `secre+x`, but not in `xsecre+`.

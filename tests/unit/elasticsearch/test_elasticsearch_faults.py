@@ -179,9 +179,10 @@ def test_record_is_logged_and_reported_if_its_key_is_already_the_id_of_a_documen
     assert messages[0].startswith("Record t-0 at offset 1 is not stored, because the data stream contains a document")
 
 
-def test_record_written_twice_to_a_data_stream_is_not_reported_if_the_document_id_is_topic_partition_and_offset(
+def test_second_write_of_a_record_to_a_data_stream_is_no_error_if_the_document_id_is_topic_partition_and_offset(
     server: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The server reports a version conflict. The existing document must be the record itself, so nothing is lost."""
     server.faults = ["cut"]
     options = {"errors__tolerance": "all", "key__ignore": "true"} | DATA_STREAM
     run = run_sink(ElasticsearchSinkConnector, settings_of(server, **options), four_records(), faults=[Restart(1)])
@@ -190,7 +191,8 @@ def test_record_written_twice_to_a_data_stream_is_not_reported_if_the_document_i
     assert not [each for each in caplog.records if "is not stored" in each.getMessage()]
 
 
-def test_json_text_that_the_server_rejects_is_decoded_and_sent_once_more(server: ScriptedServer) -> None:
+def test_sink_decodes_json_text_that_the_server_rejects_and_sends_it_once_more(server: ScriptedServer) -> None:
+    """The sink first sends the JSON text of a record's value without decoding it."""
     texts = JsonTexts([b'{"a":1}', b'{"a":1,"a":2}', b'{"a":3}'])
     batch = SinkBatch("t", texts, partition=0, offsets=range(3), keys=["k0", "k1", "k2"])
     server.faults = [{"k1": 400}]

@@ -163,7 +163,7 @@ def test_worker_rejoins_only_when_the_connectors_and_tasks_of_two_revocations_ha
     assert core.stopped(work("a", ("a", 0))) == [REJOIN_AFTER_STOP]
 
 
-def test_reassignment_of_a_revoked_task_does_not_delay_the_rejoin() -> None:
+def test_worker_rejoins_when_its_revoked_tasks_have_stopped_even_if_one_was_assigned_to_it_again() -> None:
     """The leader revokes tasks 0 and 1, and then assigns task 0 to the same worker again.
 
     The worker rejoins when task 1 has stopped, although task 0 runs again.
@@ -461,7 +461,7 @@ def test_leader_assigns_tasks_of_departed_workers_without_delay_after_a_lost_res
 
 
 def test_reelected_leader_assigns_tasks_of_departed_workers_without_delay() -> None:
-    """Another leader may have assigned the connectors and tasks of departed workers already."""
+    """The worker does not know what other leaders have assigned in the meantime, so it does not wait."""
     core = worker()
     assign(core, compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})["me"].assigned)
     found = compute(core, {"me": metadata(URL, 5, core.assignment)}, generation=2)

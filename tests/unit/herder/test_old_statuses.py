@@ -1,7 +1,7 @@
-"""Tests of the class OldStatuses, which replaces statuses from workers outside the group.
+"""Tests of the class OldStatuses, which replaces statuses that workers outside the group have written.
 
-A worker of another group may have written a status with a higher generation than that of this group. Only statuses
-with a higher generation are replaced.
+It replaces such a status only if the generation of the status is higher than that of this group. Otherwise, this is not
+necessary, because a status of this group replaces a status with a lower or equal generation.
 """
 
 from __future__ import annotations

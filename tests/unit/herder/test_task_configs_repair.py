@@ -75,9 +75,10 @@ async def test_worker_that_is_not_the_leader_does_not_write_task_configs_of_paus
 
 
 async def test_leader_rewrites_task_configs_if_an_unchanged_connector_config_is_stored_again() -> None:
-    """If the configuration is unchanged, a running connector generates no new task configs.
+    """Compaction removes the connector config before the task configs. Workers would then ignore the task configs.
 
-    The leader must therefore write the stored task configs again.
+    A running connector does not generate its task configs again, because its configuration is unchanged. The leader
+    must therefore write the stored task configs again.
     """
     group = Group()
     await group.put(PutConnector("a", {}, None), PutTaskConfigs("a", [{"n": "0"}]), PutConnector("a", {}, None))

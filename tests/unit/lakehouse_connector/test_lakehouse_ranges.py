@@ -39,7 +39,7 @@ def test_offset_ranges_are_truncated_to_the_given_end_offset_of_each_partition()
     assert truncate_ranges(ranges, {("t", 0): 7, ("t", 1): 5, ("t", 2): 9}) == [Range("t", 0, 5, 7), *ranges[2:]]
 
 
-def test_offset_range_starts_at_the_previous_offset_unless_a_start_offset_is_given() -> None:
+def test_offset_range_starts_at_the_end_of_the_previous_micro_batch_unless_a_start_offset_is_given() -> None:
     start = KafkaSourceOffset({("t", 0): 5, ("t", 1): 9, ("lost", 0): 1})
     end = KafkaSourceOffset(
         {("t", 0): 8, ("t", 1): 9, ("t", 2): 40, ("lost", 0): 12}, starts={("t", 2): 30, ("lost", 0): 10}

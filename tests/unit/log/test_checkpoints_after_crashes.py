@@ -118,9 +118,9 @@ def test_log_that_was_reset_to_a_lower_start_offset_keeps_its_records_despite_an
 
 @pytest.mark.parametrize("seed", range(20))
 def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(seed: int) -> None:
-    """The flush syncs records that are truncated during the flush.
+    """The flush has synced the truncated records, but not the new records that are appended at the same offsets.
 
-    Recovery must check the records that are appended at the same offsets later.
+    If the recovery point advanced, recovery would not check the new records.
     """
     disk, manager, log, old = with_flushed_records(seed)
     for value in old:
@@ -267,9 +267,10 @@ def test_truncation_before_clean_shutdown_survives_power_failure(seed: int) -> N
 
 
 def test_cleanly_closed_log_that_ends_before_its_recovery_point_is_recovered() -> None:
-    """The log contains a batch with a wrong offset.
+    """The offset of the last batch was overwritten with 0, so the computed log end offset is below the recovery point.
 
-    If the log opened without recovery, a later recovery would also truncate records that were appended in the meantime.
+    If the log opened without recovery, a later recovery would truncate the log at this batch, and would also remove the
+    records that were appended in the meantime.
     """
     disk, manager, log, old = with_flushed_records(0)
     segment, last = log.segments[-1], log.log_end_offset - 1
@@ -285,9 +286,10 @@ def test_cleanly_closed_log_that_ends_before_its_recovery_point_is_recovered() -
 
 @pytest.mark.parametrize("seed", range(8))
 def test_truncation_before_a_segment_roll_survives_power_failure(seed: int) -> None:
-    """Recovery does not check a segment that ends at the recovery point.
+    """After the roll, the truncated segment ends at the recovery point, so recovery does not check this segment.
 
-    If the power failure undid the truncation, consumers would read records that the truncation had removed.
+    Therefore, the roll must sync the truncation. If a power failure undid the truncation, consumers would read the
+    records that it had removed.
     """
     disk, manager, log, old = with_flushed_records(seed)
     end_offset = log.segments[-1].base_offset + 1
@@ -306,9 +308,9 @@ def test_truncation_before_a_segment_roll_survives_power_failure(seed: int) -> N
 def test_checkpoint_that_was_read_at_startup_is_not_replaced_by_an_older_checkpoint_after_power_failure(
     seed: int,
 ) -> None:
-    """The older checkpoint has a larger recovery point.
+    """The older checkpoint has a larger recovery point, because it was written before a truncation of the log.
 
-    With the larger recovery point, recovery would not check unsynced records.
+    With the larger recovery point, recovery would not check unsynced records that were appended after the truncation.
     """
     disk, manager, log, _ = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)

@@ -66,7 +66,8 @@ def test_log_goes_offline_if_its_truncation_fails_after_some_segments_were_delet
 def test_failed_follower_append_does_not_add_leader_epoch() -> None:
     """The log has a record of epoch 2, and an append of records of epochs 2 and 3 fails.
 
-    If epoch 3 stayed in the checkpoint, the next append of epoch 2 would increase the start offset of epoch 2.
+    If epoch 3 stayed in the checkpoint, the next record of epoch 2 would seem to start a new epoch, and
+    its offset would replace the start offset of epoch 2.
     """
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")

@@ -120,7 +120,8 @@ def test_isr_change_with_broker_epoch_minus_one_is_accepted() -> None:
 def test_alter_partition_request_from_an_earlier_incarnation_of_the_leader_is_rejected() -> None:
     """Test rule R6 in docs/broker.md.
 
-    A restarted broker may have lost records, so its earlier incarnation cannot change the ISR.
+    The leader sent the request before its restart. The ISR that the leader proposes contains the leader itself, which
+    may have lost records in the restart.
     """
     with pytest.raises(ApiError) as caught:
         alter_partitions(IMAGE, AlterPartitionRequest(broker_id=1, broker_epoch=7), topic_configs())

@@ -174,11 +174,11 @@ def test_resolved_values_in_a_task_configuration_are_replaced_by_their_config_pr
     }
 
 
-def test_resolved_value_is_not_replaced_inside_the_text_of_another_variable() -> None:
+def test_restorer_does_not_replace_a_value_inside_the_text_of_a_variable_that_it_has_inserted() -> None:
     """Each resolved value in the task configuration is replaced by its config provider variable.
 
-    The resolved value `properties` also occurs in the text of the variable `${f:/db.properties:a}`. This text must not
-    change.
+    The password is replaced by the variable `${f:/db.properties:a}`. The text of this variable contains `properties`,
+    which is the resolved value of the variable `${f:k}`. This text must not change.
     """
     originals = {"password": "${f:/db.properties:a}", "key": "${f:k}"}
     restorer = VariableRestorer(originals, {"password": "hunter2-tiger", "key": "properties"}, ["password", "key"])

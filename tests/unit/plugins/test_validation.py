@@ -241,8 +241,8 @@ def test_validation_result_does_not_contain_secrets_from_config_providers() -> N
 def test_validation_error_contains_the_variable_instead_of_the_resolved_value() -> None:
     """The error contains the variable `${file:/run/secrets/db:a}` instead of the password.
 
-    The resolved value of the key `driver.user` is `file`. The text of the password's variable also contains `file`.
-    The text of this variable must not change.
+    The resolved value of the key `driver.user` is `file`, so `file` is also replaced in error messages. It must not be
+    replaced inside the password's variable.
     """
     variables = {"password": "${file:/run/secrets/db:a}", "driver.user": "${file:/u:user}", "driver.db": "${env:DB}"}
     originals = {"name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "missing", **variables}

@@ -66,14 +66,14 @@ def records(*offsets: int) -> bytes:
     ],
     ids=["all", "last batch truncated", "reaches high watermark", "truncated", "no batch", "no records"],
 )
-def test_follower_fetches_during_an_append_only_if_the_appended_records_are_committed(
+def test_follower_fetches_before_an_append_completes_only_if_the_fetch_offset_is_below_leaders_high_watermark(
     action: follower.FetchAction, records_received: bytes, expected: tuple[int, int] | None
 ) -> None:
     """Test rule R1 in docs/broker.md.
 
-    A fetch request tells the leader that the follower has every record before the fetch offset. During an append, the
-    follower does not have the last of these records yet. Only records below the leader's high watermark are committed.
-    The fetch offset of a request during an append must therefore be below this high watermark.
+    A fetch request tells the leader that the follower has every record before the fetch offset. If the follower sends a
+    request during an append, the records of the append may not be in its log yet, but the request's fetch offset is
+    their end. This fetch offset must therefore be below the leader's high watermark, so that the records are committed.
     """
     assert follower.end_after_append(action, records_received) == expected
     request = follower.next_fetch(0, Log(), 5, 1000, expected)

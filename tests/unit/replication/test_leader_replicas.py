@@ -72,8 +72,11 @@ def test_high_watermark_waits_for_caught_up_follower_outside_isr() -> None:
     assert replicas.compute_high_watermark(12, LAG_MS + 1, all_eligible) == 12  # replica 3 lags behind
 
 
-def test_follower_that_left_the_isr_holds_back_the_high_watermark_only_after_it_has_caught_up_again() -> None:
-    """A follower that recently left the ISR has many records to fetch, and producers must not wait for it."""
+def test_high_watermark_waits_for_a_follower_that_left_the_isr_only_after_it_has_caught_up_again() -> None:
+    """Until it has caught up, the follower has many records to fetch, and producers must not wait for it.
+
+    A caught-up follower may rejoin the ISR, so a record is committed only when this follower has it too.
+    """
     replicas = leader()
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
@@ -90,7 +93,7 @@ def test_follower_that_left_the_isr_holds_back_the_high_watermark_only_after_it_
     assert replicas.compute_high_watermark(1002, 2002, all_eligible) == 1001
 
 
-def test_restarted_follower_holds_back_the_high_watermark_only_after_it_has_caught_up_again() -> None:
+def test_high_watermark_does_not_depend_on_a_restarted_follower_until_it_has_caught_up_again() -> None:
     """Replica 3 is not in the ISR. Before its broker restarted, replica 3 was caught up."""
     replicas = leader(isr=(1, 2))
     for replica in (2, 3):

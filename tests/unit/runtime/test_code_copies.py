@@ -1,4 +1,7 @@
-"""Tests of `code_copies`: functions that were called get adjacent copies of their code, and behave as before."""
+"""Tests of `code_copies`, which copies the code objects of all functions that were called.
+
+The copies are next to each other in memory. The functions use the copies, and behave as before.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +63,11 @@ def _copy_code_of(call: Callable[[], Any]) -> None:
     copies.copy()
 
 
-def test_code_of_called_functions_is_adjacent() -> None:
+def test_code_objects_of_called_functions_are_copied_to_fewer_memory_pages() -> None:
     subprocess.run([sys.executable, "-c", _MEASURES_PAGES], check=True, timeout=60)
 
 
-def test_function_with_new_code_keeps_its_closure_defaults_and_nested_functions() -> None:
+def test_function_with_new_code_keeps_its_closure_and_its_defaults_and_its_nested_functions() -> None:
     counter = _new_counter()
     count = counter(10)
     old = (count.__code__, counter.__code__)

@@ -1,4 +1,4 @@
-"""Tests that a process that keeps freed memory reuses the memory of its buffers."""
+"""Tests that a process reuses freed memory for new buffers if `malloc` does not return this memory to the kernel."""
 
 from __future__ import annotations
 

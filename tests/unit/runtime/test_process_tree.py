@@ -59,7 +59,7 @@ def test_orphans_of_a_child_that_dies_while_the_children_are_listed_are_killed()
     assert _run(_LISTS_A_CHILD_THAT_THEN_DIES) == "[]"
 
 
-def test_children_in_spare_are_not_killed() -> None:
+def test_kill_descendants_does_not_kill_the_children_in_its_argument_spare() -> None:
     assert _run(_SPARES_A_CHILD) == "True"
 
 

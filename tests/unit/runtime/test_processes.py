@@ -147,7 +147,10 @@ async def test_closing_an_instance_of_class_processes_succeeds_if_no_fork_server
 
 
 async def test_closing_ends_the_waits_of_spawn_and_share_immediately(control: Any) -> None:
-    """Otherwise, a worker that stops would respond to a request that has started a validation only a minute later."""
+    """A REST request that validates a connector may wait in spawn or share.
+
+    If closing did not end the wait, a worker that stops would respond to the request up to a minute late.
+    """
     worker, _server = control
     processes = _processes(worker)
     asyncio.get_running_loop().add_reader(worker.fileno(), processes._receive)

@@ -94,7 +94,7 @@ def test_poll_without_records_results_in_a_put_without_records() -> None:
     assert core.put_succeeded(now_ms=0) == []
 
 
-def test_empty_put_that_fails_with_a_retriable_error_is_retried_after_the_retry_timeout() -> None:
+def test_empty_put_that_fails_with_a_retriable_error_is_retried_after_the_delay_that_the_task_set() -> None:
     core = assigned_core()
     core.on_fetched([])
     core.set_retry_timeout(250)
@@ -421,9 +421,9 @@ def test_failed_put_without_records_is_not_retried_if_another_worker_might_run_t
 
 
 def test_stopped_sink_task_does_not_rejoin_its_group() -> None:
-    """The task leaves the group before the stop, because another worker might run the task.
+    """Before the stop, the task has left its consumer group, because another worker might run the task.
 
-    After the stop, the worker learns that no other worker runs the task.
+    After the stop, the worker confirms that it may run the task. A running task would then rejoin its group.
     """
     core = assigned_core(A)
     core.on_confirmed(False)

@@ -229,7 +229,7 @@ async def report_member(host: FakeHost, listener: Listener) -> None:
     listener.changed.clear()
 
 
-async def test_task_whose_process_was_killed_is_restarted_with_the_group_member_that_the_process_has_left() -> None:
+async def test_task_that_starts_again_after_its_process_was_killed_removes_its_old_consumer_group_member() -> None:
     async with running() as (worker, processes, listener):
         await worker.start_task(TASK, SPEC)
         await report_member(processes.hosts[0], listener)
@@ -241,7 +241,8 @@ async def test_task_whose_process_was_killed_is_restarted_with_the_group_member_
         assert [host.received[0].spec.dead_member for host in processes.hosts] == ["", "m", "m"]
 
 
-async def test_task_that_was_stopped_is_restarted_without_a_group_member_to_remove() -> None:
+async def test_task_that_is_restarted_after_a_graceful_stop_removes_no_member_from_its_group() -> None:
+    """The task's member left the consumer group when the task stopped."""
     async with running() as (worker, processes, listener):
         await worker.start_task(TASK, SPEC)
         await report_member(processes.hosts[0], listener)
@@ -331,7 +332,10 @@ async def test_hung_connector_has_state_failed_and_other_connectors_in_its_host_
 async def test_connectors_are_started_again_in_separate_processes_if_the_event_loop_of_their_shared_process_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A thread of another connector may hold the interpreter lock."""
+    """The connector that does not respond may not be at fault: a thread of another connector may hold the GIL.
+
+    In separate processes, the next hang shows which connector is at fault.
+    """
     monkeypatch.setattr(worker_module, "PING_TIMEOUT_S", 0.05)
     async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, listener):
         connectors = [InstanceId(name, None, 1) for name in ("good", "bad")]

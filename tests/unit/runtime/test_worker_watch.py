@@ -49,7 +49,9 @@ def test_watch_reports_a_task_as_unconfirmed_while_its_worker_is_suspended() -> 
     run_in_virtual_time(scenario())
 
 
-def test_watch_reports_a_task_as_unconfirmed_while_its_worker_is_not_a_member_of_the_group() -> None:
+def test_watch_reports_a_missing_confirmation_while_the_worker_is_not_a_member_of_the_group() -> None:
+    """A worker that is not a member of its group does not confirm that the task may run."""
+
     async def scenario() -> None:
         worker, reports = Worker(), list[bool]()
         watch = asyncio.create_task(worker_watch.watch(worker.confirm, 9.0, reports.append))

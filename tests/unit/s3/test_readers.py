@@ -71,7 +71,7 @@ def test_reader_returns_the_same_items_for_any_block_size_and_any_number_of_item
 
 
 @pytest.mark.parametrize("count", [1, 100, 1000])
-def test_items_of_an_object_before_an_invalid_line_are_read(count: int) -> None:
+def test_json_lines_that_precede_an_invalid_line_of_an_s3_object_are_read(count: int) -> None:
     reader = open_reader(b'{"n":1}\n' * 199 + b"{\n" + b'{"n":2}\n', "json")
     assert items_of(reader, count) == [{"n": 1}] * 199
     assert not reader.ends_after(0)

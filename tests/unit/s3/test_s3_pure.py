@@ -308,7 +308,7 @@ def test_error_for_an_invalid_s3_configuration_names_the_key(props: dict[str, st
     assert key in {found.key for found in error.value.errors}
 
 
-def test_unsupported_format_of_key_files_is_accepted_if_keys_are_not_stored() -> None:
+def test_unsupported_keys_format_class_is_accepted_if_record_keys_are_not_stored() -> None:
     settings = config(keys__format__class="io.confluent.connect.s3.format.avro.AvroFormat")
     assert not settings.store_keys
 

@@ -45,7 +45,10 @@ def test_empty_log_directories_are_formatted_with_one_cluster_id_and_different_d
 
 
 def test_node_of_a_cluster_with_several_nodes_does_not_generate_a_cluster_id() -> None:
-    """A node that lost its metadata directory has also lost its vote, so it must not format the directory by itself."""
+    """A node that lost its metadata directory does not know its previous votes, and could vote twice in one epoch.
+
+    Therefore, the node must not format the directory by itself.
+    """
     storage = MemoryStorage()
     cluster_id, directories = opened(storage, "/data")
     release(directories)

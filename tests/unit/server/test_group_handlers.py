@@ -128,8 +128,11 @@ def test_offset_commit_and_fetch_accept_topic_ids() -> None:
     run_with_context(test)
 
 
-def test_offset_fetch_during_topic_recreation_returns_previous_topic_id() -> None:
-    """The recreated topic's offsets start at 0. A consumer that used the old topic's offset would skip records."""
+def test_offset_fetch_during_topic_recreation_returns_the_id_of_the_old_topic() -> None:
+    """The fetched offset belongs to the old topic, so the response must contain the old topic's id.
+
+    With the new topic's id, the consumer would use this offset in the new topic, which starts at 0, and skip records.
+    """
 
     async def test(context: Any) -> None:
         await commit(context, 10, ("", TOPIC_ID, [1]))

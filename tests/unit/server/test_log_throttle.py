@@ -10,7 +10,7 @@ def test_interval_between_log_lines_doubles_up_to_a_minute() -> None:
     assert [second for second in range(300) if throttle.should_log(second)] == [0, 5, 15, 35, 75, 135, 195, 255]
 
 
-def test_condition_is_logged_immediately_after_the_throttle_is_reset() -> None:
+def test_first_occurrence_of_the_condition_after_a_reset_is_logged_immediately() -> None:
     throttle = LogThrottle()
     assert not throttle.reset()
     assert throttle.should_log(10)

@@ -29,7 +29,8 @@ def test_sequence_gap_without_a_stored_retriable_error_fails_with_error_out_of_o
     assert not errors
 
 
-def test_stored_retriable_error_is_returned_to_at_most_four_later_batches() -> None:
+def test_retriable_error_of_a_rejected_batch_is_returned_for_at_most_four_later_batches() -> None:
+    """A producer has at most five batches in flight, so at most four of them follow the rejected batch."""
     errors = RetriableBatchErrors()
     errors.error_to_return(PARTITION, ApiError(ErrorCode.NOT_ENOUGH_REPLICAS))
     returned = [errors.error_to_return(PARTITION, GAP) for _ in range(5)]

@@ -187,14 +187,14 @@ def test_commit_record_with_zero_tasks_removes_all_tasks_of_the_connector() -> N
 
 
 def test_task_record_of_an_earlier_commit_with_more_tasks_is_ignored_after_compaction() -> None:
-    """The first commit had two tasks, and the second commit has one task.
+    """The first commit record had two tasks, 0 and 1. The second commit record has only task 0.
 
-    After compaction, only the record of task 1 remains of the first commit.
+    After compaction, the record of task 1 is the only record of the first commit that remains.
     """
     assert tasks_after(CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1)) == ["new"]
 
 
-def test_task_record_beyond_the_task_count_of_a_commit_is_not_used_by_later_commits(
+def test_task_record_that_a_commit_record_does_not_count_is_ignored_by_later_commit_records(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     records = (CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1), NEW_TASK_0, commit(2))
@@ -307,7 +307,8 @@ def test_records_of_restart_requests_and_log_levels_and_session_keys_are_read_as
     assert state.snapshot() == ConfigSnapshot(1, {}, expected_key)
 
 
-def test_tasks_fencing_record_is_skipped_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_task_count_record_is_skipped_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka Connect writes this record, whose key is `tasks-fencing-CONNECTOR`, for exactly-once source connectors."""
     state, changes = read(("tasks-fencing-c", '{"task-count":3}'))
     assert (changes, state.snapshot().offset, caplog.text) == ([None], 1, "")
 

@@ -85,7 +85,7 @@ def test_encoded_status_equals_the_bytes_of_kafka_connect(status: Status, text: 
 
 
 @pytest.mark.parametrize("state", State)
-def test_state_in_an_encoded_status_is_the_name_of_the_state(state: State) -> None:
+def test_state_of_a_status_is_encoded_as_the_name_of_its_enum_member(state: State) -> None:
     assert json.loads(encode_status(Status(state, "h:1")))["state"] == state.name
 
 

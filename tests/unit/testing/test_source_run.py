@@ -157,7 +157,7 @@ def test_run_source_raises_the_error_of_a_transform_unless_errors_are_tolerated(
     assert [(record.value, str(error)) for record, error in run.skipped] == [(3, "three")]
 
 
-def test_method_commit_record_receives_the_untransformed_record_and_the_metadata_of_its_acknowledgement() -> None:
+def test_run_source_calls_commit_record_with_the_untransformed_record_and_its_record_metadata() -> None:
     props = {"transforms": "a", "transforms.a.type": path(drop_odd), "end": "4"}
     run_source(CommittingTask, props, records=100)
     assert CommittingTask.committed == [

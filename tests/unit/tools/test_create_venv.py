@@ -18,10 +18,10 @@ esac
 
 
 def run_script(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    """Run create_venv.sh. Return the name of the Python that it chose, and its output.
+    """Run create_venv.sh. Return the name of the Python that the script chose, and the script's output.
 
-    `pythons` contains the executables on PATH. It maps the name of each executable to the rank and version it prints.
-    The rank of an optimized Python is at least 1000.
+    `pythons` maps the name of each fake Python on PATH to the rank and version that this Python prints to the script.
+    The script chooses the Python with the highest rank. The rank of an optimized Python is at least 1000.
     """
     tools = directory / "bin"
     tools.mkdir()

@@ -1,7 +1,8 @@
 """ListConfigResources (74): list the resources whose configs can be described.
 
-Version 0 lists only client metrics subscriptions (KIP-714). Version 1 lists the resource types that the request names,
-or all types (KIP-1142). This broker has no client metrics subscriptions and no group configs.
+Version 0 lists only client metrics subscriptions (KIP-714). Version 1 lists the resources of the types that the request
+names, or the resources of all types if it names none (KIP-1142). This broker has no client metrics subscriptions and no
+group configs.
 """
 
 from __future__ import annotations

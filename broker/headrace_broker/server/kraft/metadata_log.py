@@ -243,9 +243,9 @@ class MetadataLog:
         self.log.roll(self._now_ms())
 
     def delete_before(self, snapshot: OffsetAndEpoch) -> None:
-        """Delete the segments whose records are in this snapshot, and the older snapshots. Raises ApiError.
+        """Delete the segments whose records are all in this snapshot, and the older snapshots. Raises ApiError.
 
-        Keep the older snapshots while the log begins before this snapshot's offset.
+        If there is no such segment and the log starts at the end offset of an older snapshot, keep all snapshots.
         """
         self.log.delete_segments_before(snapshot[0], self._now_ms())
         self._remove_deleted()

@@ -23,8 +23,8 @@ _GROUP_STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingReb
 def add_broker(page: MetricsPage, broker: Broker, fetch_rates: dict[int, Rate]) -> None:
     """Add the metrics of the whole broker.
 
-    `fetch_rates` contains the fetch rate per leader. The caller passes the same dictionary for each page, so that the
-    rates continue from page to page.
+    `fetch_rates` contains the fetch rate per leader. The caller passes the same dictionary at every scrape, because a
+    rate is computed from the fetch counts of this scrape and of earlier scrapes.
     """
     offline = sum(directory.offline_reason is not None for directory in broker.logs.directories)
     page.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Offline log directories", offline)

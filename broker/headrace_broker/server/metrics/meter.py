@@ -1,8 +1,8 @@
 """Counts requests and records for the metrics page.
 
 A node without metrics listeners has no meter and no overhead. A meter replaces the router's `handle` and `handler_of`
-and the broker's `append`, `read` and `on_partition_error` with methods that also measure. It creates connections that
-measure when each response is sent.
+and the broker's `append`, `read` and `on_partition_error` with methods that also measure. For each client connection,
+the meter creates a `_MeteredConnection`, which records the times at which requests arrive and responses are sent.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ the frame that is being received. It also grows when a read fills it, so that a 
 shrinks when the connection is idle. The router receives each frame as a memoryview of the buffer. The router must not
 keep the memoryview after `handle` returns, because the connection reuses the buffer immediately.
 
-Order: responses are sent in the order of their requests. A Produce or Fetch request may be delayed (it reserves a
-`ResponseSlot`) without blocking the requests after it. Any other request that has to wait mutes the connection, because
-Kafka processes the requests of a connection one at a time. A *muted* connection processes no further requests. A
-connection is muted while such a request runs, while the client does not read its responses, and while too many
-responses are queued after a delayed response. While it is muted, the receive buffer fills, reading stops, and TCP
-applies backpressure to the client. The memory of a connection is limited to `ConnectionLimits` plus one response;
-`RequestMemoryPool` limits the memory of large requests.
+Order: responses are sent in the order of their requests. Kafka processes the requests of a connection one at a time.
+This broker makes an exception for a Produce or Fetch request whose response is delayed: the request reserves a
+`ResponseSlot`, and the connection processes the next requests. Any other request that has to wait mutes the connection,
+as in Kafka. A *muted* connection processes no further requests. A connection is muted while such a request runs, while
+the client does not read its responses, and while too many responses are queued after a delayed response. While it is
+muted, the receive buffer fills, reading stops, and TCP applies backpressure to the client. The memory of a connection
+is limited to `ConnectionLimits` plus one response; `RequestMemoryPool` limits the memory of large requests.
 
 Fairness: a client that pipelines many requests is served in time slices; other connections run between two slices.
 """
@@ -102,7 +102,10 @@ class ResponseSlot:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The asyncio protocol of one connection; the module docstring describes the order and the limits."""
+    """The asyncio protocol of one connection.
+
+    The module docstring describes the order of the responses and the limits of the connection's memory.
+    """
 
     __slots__ = (
         "_buffer",

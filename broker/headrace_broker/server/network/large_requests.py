@@ -30,9 +30,11 @@ _KEY_FIELDS = ("group_id", "name", "topic", "topic_id", "resource_type", "resour
 
 @dataclass(frozen=True, slots=True)
 class RequestSplit:
-    """The names of the nested arrays that contain a request's items, and of the corresponding arrays of the response.
+    """Describes how to split a request into parts, and how to merge the responses to the parts.
 
-    With `keep_duplicates_together`, items with equal names stay in one part, so that the handler can reject duplicates.
+    `items` contains the names of the nested arrays that contain the request's items, the outermost array first.
+    `responses` contains the names of the corresponding arrays of the response. With `keep_duplicates_together`, items
+    with equal names stay in the same part of the request, so that the handler can reject duplicates.
     """
 
     items: tuple[str, ...]

@@ -10,8 +10,9 @@ Three rules keep the broker responsive when the pool is exhausted:
 * The router closes a connection that holds memory from the pool and receives hardly any data for a second or two while
   other connections wait for memory.
 
-The pool therefore exceeds its limit by at most one request. The default limit, -1 as in Kafka, stands for a quarter of
-the machine's (or container's) memory, but at most `DEFAULT_BYTES_MAX`. All methods run on the event loop.
+Because of the second rule, the receive buffers exceed the limit by at most one request. The default limit, -1 as in
+Kafka, stands for a quarter of the machine's (or container's) memory, but at most `DEFAULT_BYTES_MAX`. All methods run
+on the event loop.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class RequestMemoryPool:
 
     @property
     def is_under_pressure(self) -> bool:
-        """Whether a connection waits for memory, or exceeds the limit."""
+        """Whether a connection waits for memory, or was allowed to exceed the pool's limit."""
         return bool(self._waiting) or self._over_limit_user is not None
 
     def is_waiting(self, user: MemoryPoolUser) -> bool:

@@ -336,9 +336,9 @@ class ReplicaFetcher:
     def _send_fetch_ahead(self, responses: list[_PartitionResponse]) -> None:
         """Send the next fetch before `responses` are processed, if every log that receives records is far behind.
 
-        If one of these logs has caught up, send no fetch here, because only a fetch after the append contains the new
-        log end offset of this log. After a fetch here, the next fetch would have to wait for a large response with
-        records of other partitions.
+        If one of these logs has caught up, send no fetch here. The leader needs the new log end offset of this log to
+        advance the high watermark, and only a fetch after the append contains this offset. If a fetch was sent here,
+        the fetch after the append would have to wait for its response, which may be large.
         """
         throttle, ends = self._broker.replication.follower_throttle, {}
         for partition, _, offset, partition_data in responses:

@@ -107,7 +107,7 @@ class MysqlDatabase(Database):
         return "DATE" if name == DATE_NAME else "TIME(3)" if name == TIME_NAME else "DATETIME(3)"
 
     def column_type(self, column: Column) -> str:
-        """Return a column's SQL type: VARCHAR for a string in the primary key, which cannot be TEXT in MySQL."""
+        """Return a column's SQL type. A string column in the primary key is VARCHAR, because it cannot be TEXT."""
         found = super().column_type(column)
         return f"VARCHAR({_KEY_LENGTH})" if column.is_key and found == "TEXT" else found
 

@@ -31,7 +31,7 @@ class TableCache:
         self._targets.clear()
 
     def target(self, connection: Connection, run: Run) -> Target | None:
-        """Return the table to which consecutive records are written, or None if they delete rows of a missing table.
+        """Return the table of a run, or None if the table is missing and the run only deletes rows.
 
         Call this method only while no transaction is open. Raises DataError if the table or a column is missing and may
         not be created, ConnectError if the user lacks the privilege to create it, and the driver's exception if the
