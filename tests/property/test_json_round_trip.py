@@ -99,6 +99,26 @@ def test_json_converter_decodes_a_list_of_arbitrary_payloads_with_the_same_resul
         _check_batch_matches_items(converter, data)
 
 
+@st.composite
+def _envelopes(draw: st.DrawFn) -> bytes:
+    """Envelopes of two schemas, with any order of the fields, whitespace, and sometimes a missing or repeated field."""
+    schema = draw(
+        st.sampled_from([b'"schema":{"type":"int32"}', b'"schema" : {"type":"string"}', b'"sch\\u0065ma":null'])
+    )
+    payload = draw(st.sampled_from([b'"payload":1', b'"payload":"a"', b'"payload": null ', b'"payload":1,"payload":2']))
+    fields = draw(st.permutations([schema, payload]) | st.sampled_from([[schema], [payload, schema, schema]]))
+    space = draw(st.sampled_from([b"", b"", b" "]))
+    return b"{" + (b"," + space).join(fields) + b"}" + space
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(st.lists(_envelopes(), max_size=6))
+def test_json_converter_decodes_envelopes_in_any_format_with_the_same_results_as_each_envelope_alone(
+    data: list[bytes],
+) -> None:
+    _check_batch_matches_items(_converter(), [*data])
+
+
 def _check_batch_matches_items(converter: JsonConverter, data: list[bytes | None]) -> None:
     expected: list[Any] = []
     failing = []
