@@ -110,7 +110,7 @@ async def test_topic_log_does_not_recreate_a_deleted_topic_and_reports_an_error_
         assert caplog.text.count("was deleted and created again") == 1
 
 
-async def test_stop_of_topic_logs_is_not_delayed_by_an_unacknowledged_record_of_a_deleted_topic(
+async def test_topic_log_clients_stop_immediately_although_a_record_of_a_deleted_topic_is_not_acknowledged(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_log, "DELETION_CONFIRMATION_S", 0.5)

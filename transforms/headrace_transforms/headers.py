@@ -29,7 +29,7 @@ class DropHeaders(ListTransformation[DropHeadersConfig]):
     java_names = ("org.apache.kafka.connect.transforms.DropHeaders",)
 
     def configure(self, config: DropHeadersConfig) -> None:
-        """Store the names."""
+        """Store the names of the headers to drop."""
         self._names = tuple(config.headers)
 
     def change_batch(self, batch: Any) -> Batch:

@@ -48,7 +48,7 @@ class ReplaceField(KeyOrValue[ReplaceFieldConfig]):
     passes_null = True
 
     def configure(self, config: ReplaceFieldConfig) -> None:
-        """Store the names."""
+        """Store the names of the fields to exclude, to include and to rename."""
         self._exclude = frozenset(config.exclude)
         self._include = frozenset(config.include)
         self._renames = dict(mapping.split(":") for mapping in config.renames)

@@ -2,10 +2,10 @@
 
 Size prefixes and short responses are received into a small buffer. The remaining bytes of a long response are received
 directly into a separate buffer (the frame). The records of the response are memory views of this buffer. A request
-times out when no byte of its response arrives within the timeout. A response that arrives slowly does not time out. The
-connection is closed when a request times out, a response is out of order or a response cannot be decoded. All requests
-in flight then fail with ConnectionLostError. The first request is ApiVersions (KIP-35), in a version that old brokers
-may not support. Such brokers respond in version 0 (KIP-511).
+times out when no byte of its response arrives within the timeout. If bytes of a long response have arrived when the
+timeout expires, the timeout starts again. The connection is closed when a request times out, a response is out of order
+or a response cannot be decoded. All requests in flight then fail with ConnectionLostError. The first request is
+ApiVersions (KIP-35), in a version that old brokers may not support. Such brokers respond in version 0 (KIP-511).
 """
 
 from __future__ import annotations

@@ -296,10 +296,11 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
 
 
 def _are_in_tables(before: bytes, after: bytes) -> bool:
-    """Return whether the entries of `_EncodingTables` contain the prefix (`before`) and suffix (`after`) of the values.
+    """Return whether to use tables that contain `before` and `after`, the bytes around the value of each record.
 
-    They do if prefix and suffix are short, and `_USES_BEFORE_TABLES` earlier batches had the same prefix and suffix. If
-    a transform adds the current time to all records of a batch, each batch has another prefix or suffix.
+    This is worth the cost of new tables if the bytes are short and many batches have the same bytes. Therefore, the
+    first batches (`_USES_BEFORE_TABLES`) with the same bytes use tables without them. The bytes differ in each batch,
+    for example, if a transform adds a timestamp.
     """
     if not before and not after:
         return True

@@ -114,10 +114,10 @@ class Dialect(ABC):
     def to_column_time(
         self, connection: Connection, instant: dt.datetime, columns: Sequence[JdbcColumn]
     ) -> dt.datetime:
-        """Return the timestamp that a row has in `columns` if it is written at `instant`.
+        """Return the timestamp that the source reads from `columns` in a row that the database writes at `instant`.
 
-        This timestamp differs from `instant` if the columns have no time zone, and the database sets them to the
-        current time in a zone other than db.timezone.
+        The two differ, for example, if the columns have no time zone and the database sets them to the current time in
+        a zone other than db.timezone.
         """
         return instant
 

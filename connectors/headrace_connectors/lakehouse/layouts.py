@@ -98,9 +98,9 @@ class _ColumnsMismatchError(SchemaError):
 class _LearnedLayout:
     """The record layout learned from a topic's records.
 
-    The topic's schemas may differ in the columns' defaults and in `RecordLayout.wrapped`. Each combination of both is a
-    variant of the record layout. `schema_ids` maps each variant, as a tuple (columns, wrapped), to the ids of the
-    variant's schemas. `required` maps each schema id to the required top-level columns of the schema.
+    The topic's schemas may have different columns (with different defaults) and different `RecordLayout.wrapped`.
+    `schema_ids` maps each combination (columns, wrapped) to the ids of the schemas that have it. `required` maps each
+    schema id to the required top-level columns of the schema.
     """
 
     layout: RecordLayout

@@ -1,10 +1,10 @@
 """Finds the unread objects that an S3 sink has written, in the order in which they must be read.
 
-A series consists of the objects of one topic partition in one folder. Each series is a source partition of Kafka
-Connect. The finder walks through the folders below ``topics.dir`` to find all series. It skips the objects that have
-been read, and lists at most `PENDING_MAX` objects of a series in advance. The time and memory of a walk therefore
-depend on the number of series and of new objects, but not on the number of all objects. The objects of a topic
-partition are read in the order of their first offsets, across all folders.
+A source partition consists of the objects of one topic partition in one folder. The finder walks through the folders
+below ``topics.dir`` to find all source partitions. It skips the objects that have been read, and lists at most
+`PENDING_MAX` objects of a source partition in advance. The time and memory of a walk therefore depend on the number of
+source partitions and of new objects, but not on the number of all objects. The objects of a topic partition are read in
+the order of their first offsets, across all folders.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from zlib import crc32
 from headrace_connectors.s3.object_names import (
     BackupName,
     BackupNames,
-    SeriesId,
+    SourcePartition,
+    after_all_objects,
     after_position,
-    after_series,
     is_padded,
 )
 
 PENDING_MAX = 1000
 
 Position = Mapping[str, Any]
-"""The source offset of a series: `start` (the digits of the first offset in the object's name), `record` (the number of
-records that were read), `complete` (whether the object was read to its end)."""
+"""The source offset of a source partition: `start` (the digits of the first offset in the object's name), `record` (the
+number of records that were read), `complete` (whether the object was read to its end)."""
 
 
 class ListedKeys(Protocol):
@@ -53,7 +53,7 @@ class BackupObject(NamedTuple):
     Some of the three objects may be missing.
     """
 
-    series: SeriesId
+    source_partition: SourcePartition
     start: str
     values: str | None
     """The S3 key of the object with the values, or None if the values of these records are null."""
@@ -66,8 +66,8 @@ class BackupObject(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Series:
-    id: SeriesId
+class _PartitionState:
+    id: SourcePartition
     prefix: str
     position: Position | None
     pending: deque[tuple[str, dict[str, str]]] = field(default_factory=deque)
@@ -101,7 +101,7 @@ class BackupFinder:
         names: BackupNames,
         root: str,
         delimiter: str,
-        read_positions: Callable[[Sequence[SeriesId]], Sequence[Position | None]],
+        read_positions: Callable[[Sequence[SourcePartition]], Sequence[Position | None]],
         share: tuple[int, int] = (0, 1),
         prefixes: Sequence[str] = (),
         tombstones: str = "tombstone",
@@ -110,8 +110,8 @@ class BackupFinder:
 
         `root` is ``topics.dir`` with a delimiter at the end. `share` is (index of this task, number of tasks).
 
-        A series consists of the objects of one topic partition in one folder. Each series is a source partition.
-        `read_positions` returns one element for each given series: the stored source offset, or None.
+        A source partition consists of the objects of one topic partition in one folder. `read_positions` returns one
+        element for each given source partition: the stored source offset, or None.
 
         If `prefixes` is not empty, only objects with one of these key prefixes are read. No prefix may begin with
         another prefix. `tombstones` is the name of the folders for records with null values. These folders contain only
@@ -125,9 +125,9 @@ class BackupFinder:
         self._task, self._tasks = share
         self._prefixes = prefixes
         self._tombstones = tombstones
-        self._series: dict[SeriesId, _Series] = {}
-        self._ready: dict[tuple[str, int], list[tuple[int, SeriesId]]] = {}
-        """For each topic partition, a heap of the series with pending objects."""
+        self._states: dict[SourcePartition, _PartitionState] = {}
+        self._ready: dict[tuple[str, int], list[tuple[int, SourcePartition]]] = {}
+        """For each topic partition, a heap of the source partitions with pending objects."""
         self._turns: deque[tuple[str, int]] = deque()
 
     def next_object(self) -> BackupObject | None:
@@ -142,22 +142,22 @@ class BackupFinder:
                 del self._ready[turn]
                 self._turns.popleft()
                 continue
-            series = self._series[heap[0][1]]
-            if len(series.pending) == 1 and series.has_more:
-                self._list_more(series)
+            state = self._states[heap[0][1]]
+            if len(state.pending) == 1 and state.has_more:
+                self._list_more(state)
             heapq.heappop(heap)
-            if not series.pending:  # the object was deleted
+            if not state.pending:  # the object was deleted
                 continue
-            start, sides = series.pending.popleft()
-            self._make_ready(series)
+            start, sides = state.pending.popleft()
+            self._make_ready(state)
             self._turns.rotate(-1)
-            if "" not in sides and not ("keys" in sides and self._has_tombstones(series.id.folder)):
+            if "" not in sides and not ("keys" in sides and self._has_tombstones(state.id.folder)):
                 continue  # the sink has not uploaded the values yet: it uploads them after the keys and headers
             done = 0
-            if series.position is not None and int(series.position["start"]) == int(start):
-                done = int(series.position["record"])
-            series.position = {"start": start, "record": done, "complete": True}
-            return BackupObject(series.id, start, sides.get(""), sides.get("keys"), sides.get("headers"), done)
+            if state.position is not None and int(state.position["start"]) == int(start):
+                done = int(state.position["record"])
+            state.position = {"start": start, "record": done, "complete": True}
+            return BackupObject(state.id, start, sides.get(""), sides.get("keys"), sides.get("headers"), done)
         return None
 
     def find(self) -> None:
@@ -188,11 +188,11 @@ class BackupFinder:
             folders += self._list_folder(folders.pop(0), topic)
 
     def _list_folder(self, folder: str, topic: str) -> list[str]:
-        """Add the new objects of a folder to their series, and return the folder's subfolders."""
+        """Add the new objects of a folder to their source partitions, and return the folder's subfolders."""
         subfolders: list[str] = []
         start_after: str | None = None
         token: str | None = None
-        touched: set[SeriesId] = set()
+        touched: set[SourcePartition] = set()
         while True:
             page = self._list(folder, self._delimiter, start_after, token)
             subfolders += page.folders
@@ -203,94 +203,103 @@ class BackupFinder:
             jump = None if last is None else self._jump(last, page.objects[-1].key)
             if jump is not None:
                 token, start_after = None, jump
-        for series_id in touched:
-            self._make_ready(self._series[series_id])
+        for source_partition in touched:
+            self._make_ready(self._states[source_partition])
         return subfolders
 
-    def _add_page(self, folder: str, topic: str, page: ListedKeys, touched: set[SeriesId]) -> SeriesId | None:
-        """Add the objects of a page of the folder to their series, and add the ids of these series to `touched`.
+    def _add_page(
+        self, folder: str, topic: str, page: ListedKeys, touched: set[SourcePartition]
+    ) -> SourcePartition | None:
+        """Add the objects of a page of the folder to their source partitions, and add these to `touched`.
 
-        Return the id of the series of the page's last object, or None if the sink writes no object with such a name.
+        Return the source partition of the page's last object, or None if the sink writes no object with such a name.
         """
-        parsed: list[tuple[SeriesId, BackupName, str]] = []
-        last: SeriesId | None = None
-        unknown: dict[SeriesId, None] = {}
+        parsed: list[tuple[SourcePartition, BackupName, str]] = []
+        last: SourcePartition | None = None
+        unknown: dict[SourcePartition, None] = {}
         for item in page.objects:
             name = self._names.parse(item.key[len(folder) :], topic)
             last = None
             if name is None:
                 continue
-            last = SeriesId(folder, topic, name.partition)
+            last = SourcePartition(folder, topic, name.partition)
             if self._is_mine(last):
                 parsed.append((last, name, item.key))
-                if last not in self._series:
+                if last not in self._states:
                     unknown[last] = None
-        for series_id, position in zip(unknown, self._read_positions(list(unknown)) if unknown else (), strict=True):
-            self._series[series_id] = _Series(series_id, self._names.prefix(series_id), position)
-        for series_id, name, key in parsed:
-            self._add(self._series[series_id], name, key)
-            touched.add(series_id)
+        for source_partition, position in zip(
+            unknown, self._read_positions(list(unknown)) if unknown else (), strict=True
+        ):
+            self._states[source_partition] = _PartitionState(
+                source_partition, self._names.prefix(source_partition), position
+            )
+        for source_partition, name, key in parsed:
+            self._add(self._states[source_partition], name, key)
+            touched.add(source_partition)
         return last
 
-    def _add(self, series: _Series, name: BackupName, key: str) -> None:
-        pending = series.pending
-        if series.is_read(name.offset) or series.has_more:
+    def _add(self, state: _PartitionState, name: BackupName, key: str) -> None:
+        pending = state.pending
+        if state.is_read(name.offset) or state.has_more:
             return
         if pending and pending[-1][0] == name.offset:
             pending[-1][1][name.side] = key
         elif len(pending) >= PENDING_MAX and all(is_padded(text) for text in (pending[-1][0], name.offset)):
-            series.has_more = True
+            state.has_more = True
         else:
             pending.append((name.offset, {name.side: key}))
 
-    def _jump(self, series_id: SeriesId, last_key: str) -> str | None:
+    def _jump(self, source_partition: SourcePartition, last_key: str) -> str | None:
         """Return the key after which the listing of a folder can continue, or None if it cannot skip any keys.
 
-        `last_key` is the key of the object that was listed last. `series_id` is the series of this object. The listing
+        `last_key` is the key of the object that was listed last. The object belongs to `source_partition`. The listing
         skips all keys between `last_key` and the returned key.
         """
-        series = self._series.get(series_id)
-        if series is None:  # a series of another task
-            return after_series(self._names.prefix(series_id))
-        if series.has_more:
-            return after_series(series.prefix)
-        resume = series.resume_key()
+        state = self._states.get(source_partition)
+        if state is None:  # a source partition of another task
+            return after_all_objects(self._names.prefix(source_partition))
+        if state.has_more:
+            return after_all_objects(state.prefix)
+        resume = state.resume_key()
         return resume if resume is not None and resume > last_key else None
 
-    def _list_more(self, series: _Series) -> None:
-        """List the last pending object and the objects after it. The last pending object may be incomplete."""
-        start, _ = series.pending.pop()
-        series.has_more = False
-        start_after: str | None = series.prefix + start
+    def _list_more(self, state: _PartitionState) -> None:
+        """List the last pending object again, and the objects after it.
+
+        The objects with the keys and headers of the last pending object may not have been listed yet.
+        """
+        start, _ = state.pending.pop()
+        state.has_more = False
+        start_after: str | None = state.prefix + start
         token: str | None = None
-        while not series.has_more:
-            page = self._list(series.prefix, "", start_after, token)
+        while not state.has_more:
+            page = self._list(state.prefix, "", start_after, token)
             for item in page.objects:
-                name = self._names.parse(item.key[len(series.id.folder) :], series.id.topic)
+                name = self._names.parse(item.key[len(state.id.folder) :], state.id.topic)
                 if name is not None:
-                    self._add(series, name, item.key)
+                    self._add(state, name, item.key)
             token, start_after = page.token, None
             if token is None:
                 break
-        self._sort(series)
+        self._sort(state)
 
     @staticmethod
-    def _sort(series: _Series) -> None:
-        if any(not is_padded(start) for start, _ in series.pending):
-            series.pending = deque(sorted(series.pending, key=lambda each: int(each[0])))
+    def _sort(state: _PartitionState) -> None:
+        if any(not is_padded(start) for start, _ in state.pending):
+            state.pending = deque(sorted(state.pending, key=lambda each: int(each[0])))
 
-    def _make_ready(self, series: _Series) -> None:
-        if not series.pending:
+    def _make_ready(self, state: _PartitionState) -> None:
+        if not state.pending:
             return
-        self._sort(series)
-        turn = (series.id.topic, series.id.partition)
+        self._sort(state)
+        turn = (state.id.topic, state.id.partition)
         if turn not in self._ready:
             self._ready[turn] = []
             self._turns.append(turn)
-        heapq.heappush(self._ready[turn], (int(series.pending[0][0]), series.id))
+        heapq.heappush(self._ready[turn], (int(state.pending[0][0]), state.id))
 
     def _has_tombstones(self, folder: str) -> bool:
         return folder.endswith(f"{self._delimiter}{self._tombstones}{self._delimiter}")
 
-    def _is_mine(self, series: SeriesId) -> bool:
-        return (crc32(series.topic.encode()) + series.partition) % self._tasks == self._task
+    def _is_mine(self, source_partition: SourcePartition) -> bool:
+        return (crc32(source_partition.topic.encode()) + source_partition.partition) % self._tasks == self._task

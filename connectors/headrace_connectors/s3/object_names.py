@@ -14,8 +14,8 @@ import re
 from typing import NamedTuple
 
 
-class SeriesId(NamedTuple):
-    """Identifies a series: the objects of one topic partition in one folder."""
+class SourcePartition(NamedTuple):
+    """The objects of one topic partition in one folder."""
 
     folder: str
     """The prefix of the keys, including the last delimiter."""
@@ -62,9 +62,10 @@ class BackupNames:
             return extension.endswith(".parquet")
         return extension in (self._extension, self._extension + ".gz")
 
-    def prefix(self, series: SeriesId) -> str:
-        """Return the prefix that the keys of all objects of a series have."""
-        return f"{series.folder}{series.topic}{self._delimiter}{series.partition}{self._delimiter}"
+    def prefix(self, source_partition: SourcePartition) -> str:
+        """Return the prefix that the keys of all objects of a source partition have."""
+        folder, topic, partition = source_partition
+        return f"{folder}{topic}{self._delimiter}{partition}{self._delimiter}"
 
 
 def is_padded(offset: str) -> bool:
@@ -72,8 +73,8 @@ def is_padded(offset: str) -> bool:
     return offset.startswith("0") and len(offset) > 1
 
 
-def after_series(prefix: str) -> str:
-    """Return a key that sorts after the keys of all objects of a series (see `SeriesId`).
+def after_all_objects(prefix: str) -> str:
+    """Return a key that sorts after the keys of all objects of a source partition.
 
     The keys of these objects begin with `prefix`.
     """
@@ -81,10 +82,10 @@ def after_series(prefix: str) -> str:
 
 
 def after_position(prefix: str, offset: str) -> str:
-    """Return a key after which a listing contains all objects of a series whose offsets are greater than `offset`.
+    """Return a key after which a listing contains all objects with offsets greater than `offset`.
 
-    A series consists of the objects of one topic partition in one folder. Their keys begin with `prefix`. Most objects
-    with smaller offsets sort before the returned key, so the listing skips them.
+    The objects belong to one source partition. Their keys begin with `prefix`. Most objects with smaller offsets sort
+    before the returned key, so the listing skips them.
     """
     if is_padded(offset):
         return f"{prefix}{offset}/"  # a slash follows the dot of the extension in ASCII

@@ -20,7 +20,7 @@ from headrace.data.batch import SourceBatch
 from headrace_connectors.s3.backup_finder import BackupFinder, BackupObject
 from headrace_connectors.s3.bucket_check import check_bucket
 from headrace_connectors.s3.file_finder import SLOTS, FileFinder, FoundFile
-from headrace_connectors.s3.object_names import BackupNames, SeriesId
+from headrace_connectors.s3.object_names import BackupNames, SourcePartition
 from headrace_connectors.s3.readers import ItemReader, headers_of, object_format, reader_for, side_format_name
 from headrace_connectors.s3.source_config import S3SourceConfig, source_format_name, topic_pairs
 
@@ -114,9 +114,9 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
     def _backup_finder(self, config: S3SourceConfig, share: tuple[int, int]) -> BackupFinder:
         names = BackupNames(config.file_delimiter, config.extension)
 
-        def read_positions(series: Sequence[SeriesId]) -> Sequence[Mapping[str, Any] | None]:
-            prefixes = map(names.prefix, series)
-            return self.context.offsets.read_all([_series_partition(self._bucket.name, each) for each in prefixes])
+        def read_positions(source_partitions: Sequence[SourcePartition]) -> Sequence[Mapping[str, Any] | None]:
+            prefixes = map(names.prefix, source_partitions)
+            return self.context.offsets.read_all([_partition_map(self._bucket.name, each) for each in prefixes])
 
         self._names = names
         delimiter = config.directory_delimiter
@@ -253,10 +253,10 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
                 source_partition=_slot_partition(self._bucket.name, found.slot),
                 source_offset={"modified": found.modified_ms, "object": found.key, **progress},
             )  # fmt: skip
-        series = found.series
+        source_partition = found.source_partition
         return SourceBatch(
-            series.topic, values, partition=series.partition,
-            source_partition=_series_partition(self._bucket.name, self._names.prefix(series)),
+            source_partition.topic, values, partition=source_partition.partition,
+            source_partition=_partition_map(self._bucket.name, self._names.prefix(source_partition)),
             source_offset={"start": found.start, **progress},
         )  # fmt: skip
 
@@ -298,7 +298,7 @@ def _key_of(found: BackupObject | FoundFile) -> str:
     return found.key if isinstance(found, FoundFile) else str(found.values or found.keys)
 
 
-def _series_partition(bucket: str, prefix: str) -> dict[str, Any]:
+def _partition_map(bucket: str, prefix: str) -> dict[str, Any]:
     return {"bucket": bucket, "prefix": prefix}
 
 

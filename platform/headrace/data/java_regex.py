@@ -61,7 +61,7 @@ class JavaPattern:
         return self._compiled.fullmatch(text) is not None
 
     def replace_first(self, text: str, replacement: str) -> str:
-        """Replace the first match in `text`; ``$1``, ``${name}`` and ``\\x`` in the replacement work as in Java.
+        """Replace the first match in `text`. In the replacement, groups and backslashes work as in Java.
 
         Raises ValueError for a replacement that Java rejects.
         """

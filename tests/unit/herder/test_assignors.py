@@ -680,7 +680,7 @@ def test_round_robin_assigns_tasks_in_numeric_order() -> None:
     assert found["m1"] == Assignment(frozenset({"a"}), frozenset(("a", number) for number in range(1, 12, 2)))
 
 
-def test_round_robin_returns_an_empty_assignment_for_a_worker_without_tasks() -> None:
+def test_round_robin_returns_an_empty_assignment_for_a_worker_that_gets_no_task() -> None:
     assert assign_round_robin(["m1", "m2"], connectors_and_tasks({"a": 0})) == {
         "m1": Assignment(frozenset({"a"})),
         "m2": EMPTY,

@@ -16,7 +16,7 @@ from headrace_connectors.s3 import backup_finder as backup_finder_module
 from headrace_connectors.s3 import file_finder
 from headrace_connectors.s3.backup_finder import BackupFinder, BackupObject
 from headrace_connectors.s3.file_finder import FileFinder
-from headrace_connectors.s3.object_names import BackupNames, SeriesId
+from headrace_connectors.s3.object_names import BackupNames, SourcePartition
 from support.examples import examples
 
 PAGE = 1000
@@ -78,16 +78,16 @@ def listing(keys: Iterable[str]) -> Listing:
 
 
 class Positions:
-    """Returns the stored source offset of each given series.
+    """Returns the stored source offset of each given source partition.
 
-    A series consists of the objects of one topic partition in one folder.
+    A source partition consists of the objects of one topic partition in one folder.
     """
 
-    def __init__(self, stored: Mapping[SeriesId, Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, stored: Mapping[SourcePartition, Mapping[str, Any]] | None = None) -> None:
         self.stored = dict(stored or {})
 
-    def __call__(self, series: Sequence[SeriesId]) -> list[Mapping[str, Any] | None]:
-        return [self.stored.get(each) for each in series]
+    def __call__(self, source_partitions: Sequence[SourcePartition]) -> list[Mapping[str, Any] | None]:
+        return [self.stored.get(each) for each in source_partitions]
 
 
 def backup_finder(list_page: Any, positions: Positions, **more: Any) -> BackupFinder:
@@ -116,9 +116,9 @@ def million_objects() -> Listing:
 
 def test_search_for_new_objects_starts_after_the_stored_position_and_does_not_list_earlier_objects() -> None:
     bucket = million_objects()
-    series = SeriesId("topics/items/partition=0/", "items", 0)
+    source_partition = SourcePartition("topics/items/partition=0/", "items", 0)
     last = (MILLION - 3) * 10
-    positions = Positions({series: {"start": f"{last:010d}", "record": 10, "complete": True}})
+    positions = Positions({source_partition: {"start": f"{last:010d}", "record": 10, "complete": True}})
     found = list(found_by(backup_finder(bucket, positions)))
     assert [int(each.start) for each in found] == [last + 10, last + 20]
     assert bucket.requests < 10
@@ -260,8 +260,8 @@ def test_tasks_together_find_every_object_once_and_in_offset_order_for_any_bucke
             for each in found_by(backup_finder(listing(keys), Positions(), share=(task, tasks))):
                 assert each.values is not None
                 assert each.keys == each.values.replace(".json", ".keys.json")
-                folder = each.series.folder[len(f"topics/{each.series.topic}/") :]
-                found.append((each.series.topic, each.series.partition, int(each.start), folder))
+                folder = each.source_partition.folder[len(f"topics/{each.source_partition.topic}/") :]
+                found.append((each.source_partition.topic, each.source_partition.partition, int(each.start), folder))
     assert sorted(found) == sorted(expected)
     for topic, partition in {each[:2] for each in found}:
         offsets = [offset for t, p, offset, _ in found if (t, p) == (topic, partition)]
@@ -281,7 +281,7 @@ def test_object_search_after_a_restart_finds_exactly_the_objects_that_were_not_c
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headrace_connectors.s3.backup_finder.PENDING_MAX", 3)
         patch.setattr(f"{__name__}.PAGE", page)
-        positions = Positions({SeriesId("topics/t/partition=1/", "t", 1): stored})
+        positions = Positions({SourcePartition("topics/t/partition=1/", "t", 1): stored})
         found = [(int(each.start), each.done) for each in found_by(backup_finder(listing(keys), positions))]
     rest = [(offset, 0) for offset in sorted(offsets) if offset > position]
     assert found == (rest if is_complete else [(position, 2), *rest])

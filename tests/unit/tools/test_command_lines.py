@@ -342,7 +342,7 @@ def test_broker_processes_are_recognized_by_their_command_lines(command: str, fo
     assert parse_command(command.split()) == found
 
 
-def test_relative_path_of_a_properties_file_refers_to_the_working_directory_of_the_broker_process(
+def test_relative_path_to_a_properties_file_is_resolved_against_the_working_directory_of_the_broker(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "b.properties").write_text("node.id=4\nprocess.roles=broker\n")

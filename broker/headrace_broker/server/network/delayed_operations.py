@@ -26,7 +26,7 @@ _OFFSET_AND_SEQUENCE = itemgetter(0, 1)
 
 
 class DelayedOperation:
-    """One delayed operation. The purgatory uses `payload`; only `DelayedOperations` uses the other attributes."""
+    """One delayed operation. The purgatory uses `payload`. All other attributes are for the class DelayedOperations."""
 
     __slots__ = ("_sequence", "deadline_ms", "done", "keys", "missing_bytes", "payload", "required_offsets")
 
