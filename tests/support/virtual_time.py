@@ -7,6 +7,8 @@ import heapq
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock starts at 0 and jumps to the next timer whenever nothing else is ready to run.
@@ -44,6 +46,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if not self._ready and scheduled:  # type: ignore[attr-defined]
             self.now_s = max(self.now_s, scheduled[0].when())
         super()._run_once()  # type: ignore[misc]
+
+
+in_virtual_time = pytest.mark.parametrize(
+    "anyio_backend", [pytest.param(("asyncio", {"loop_factory": VirtualTimeLoop}), id="virtual_time")]
+)
+"""A mark for an async test that runs on a `VirtualTimeLoop`."""
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, None], *, timeout_s: float = 3600) -> None:

@@ -180,7 +180,7 @@ class Fetcher:
             self._position_lookup = self._loop.create_task(self._look_up_positions())
             self._position_lookup.add_done_callback(self._on_position_lookup_done)
         now_ms = self._cluster.now_ms()
-        plans, outdated = self.core.plan(now_ms, self._leader_of, self._is_ready, self._cluster.view.is_replica)
+        plans, outdated = self.core.plan(now_ms, self._leader_of, self._ensure_connected, self._cluster.view.is_replica)
         for node_id, requested in plans.items():
             self._send_fetch(node_id, requested)
         if outdated:
@@ -206,7 +206,7 @@ class Fetcher:
         leader = self._cluster.view.leader(topic, partition)
         return None if leader is None else (leader.leader_id, leader.leader_epoch)
 
-    def _is_ready(self, node_id: int) -> bool:
+    def _ensure_connected(self, node_id: int) -> bool:
         if self._cluster.ready_connection(node_id, self._purpose) is not None:
             return True
         if node_id not in self._connecting:

@@ -303,7 +303,7 @@ class Producer:
         if self._core.needs_producer_id and not self._requesting_producer_id:
             self._requesting_producer_id = True
             self._spawn(self._request_producer_id())
-        while plans := self._core.drain(now_ms, self._leader_of, self._is_ready):
+        while plans := self._core.drain(now_ms, self._leader_of, self._ensure_connected):
             for plan in plans:
                 self._send_plan(plan)
         if self._core.leaderless:
@@ -314,7 +314,7 @@ class Producer:
         view = self.cluster.view.leader(topic, partition)
         return None if view is None else view.leader_id
 
-    def _is_ready(self, node_id: int) -> bool:
+    def _ensure_connected(self, node_id: int) -> bool:
         connection = self.cluster.ready_connection(node_id)
         if connection is None:
             if node_id not in self._connecting:

@@ -360,7 +360,7 @@ class LogManager:
         self._bring_directories_online()
         self._write_some_epochs()
         for name, checkpoint in CHECKPOINTS.items():
-            if self._should_run(name, checkpoint.interval_ms, now_ms):
+            if self._start_if_due(name, checkpoint.interval_ms, now_ms):
                 for task in self.checkpoints.write_tasks(name):
                     self._background(task, _warn_on_failure(f"write {name}"))
         for _ in range(logs_max):
@@ -375,11 +375,11 @@ class LogManager:
 
     def _maintain_log(self, log: PartitionLog, now_ms: int) -> None:
         try:
-            if not log.is_being_cleaned and self._should_run(
+            if not log.is_being_cleaned and self._start_if_due(
                 f"retention {log.directory}", self._retention_check_interval_ms, now_ms
             ):
                 log.apply_retention(now_ms)
-            if self._should_run(f"producers {log.directory}", PRODUCER_CHECK_INTERVAL_MS, now_ms):
+            if self._start_if_due(f"producers {log.directory}", PRODUCER_CHECK_INTERVAL_MS, now_ms):
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
             is_due = log.log_end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms
             self._flush(log, now_ms, with_active=is_due)
@@ -393,7 +393,7 @@ class LogManager:
                 partial(self._remove_files, deleted), _warn_on_failure(f"remove old segments of {log.name}")
             )
 
-    def _should_run(self, name: str, interval_ms: int, now_ms: int) -> bool:
+    def _start_if_due(self, name: str, interval_ms: int, now_ms: int) -> bool:
         if now_ms < self._due_ms.setdefault(name, now_ms + interval_ms):
             return False
         self._due_ms[name] = now_ms + interval_ms

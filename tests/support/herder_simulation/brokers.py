@@ -115,52 +115,52 @@ class Coordinator:
 
     def join(self, request: JoinGroupRequest) -> Future:
         """Handle JoinGroup."""
-        answer = Future()
+        response = Future()
         if not self.is_available:
-            answer.set(JoinGroupResponse(error_code=ErrorCode.NOT_COORDINATOR))
-            return answer
+            response.set(JoinGroupResponse(error_code=ErrorCode.NOT_COORDINATOR))
+            return response
         id_ = request.member_id
         if not id_:
             self._number += 1
-            answer.set(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=f"m{self._number}"))
-            return answer
+            response.set(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=f"m{self._number}"))
+            return response
         is_new = id_ not in self.members
         if is_new and (id_ in self.lost_ms or int(id_[1:]) > self._number):
-            answer.set(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
-            return answer
+            response.set(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+            return response
         protocols = [(each.name, bytes(each.metadata)) for each in request.protocols]
         known = self.members.get(id_)
         if known is not None and self.state == "stable" and id_ != self._leader and known.protocols == protocols:
             self._keep_alive(known)
-            answer.set(self._join_response(known))
-            return answer
+            response.set(self._join_response(known))
+            return response
         member = Member(id_, protocols, request.session_timeout_ms, request.rebalance_timeout_ms)
         if known is not None:
             member.session = known.session + 1
             if known.join is not None:
                 known.join.set(JoinGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         self.members[id_] = member
-        member.join = answer
+        member.join = response
         if self.state != "joining":
             self._start_rebalance()
         self._complete_join_if_possible()
-        return answer
+        return response
 
     def sync(self, request: SyncGroupRequest) -> Future:
         """Handle SyncGroup."""
-        answer = Future()
+        response = Future()
         code = self._check(request.member_id, request.generation_id)
         if code is ErrorCode.NONE and self.state == "joining":
             code = ErrorCode.REBALANCE_IN_PROGRESS
         if code is not ErrorCode.NONE:
-            answer.set(SyncGroupResponse(error_code=code))
-            return answer
+            response.set(SyncGroupResponse(error_code=code))
+            return response
         member = self.members[request.member_id]
         self._keep_alive(member)
         if self.state == "stable":
-            answer.set(SyncGroupResponse(assignment=self._assignments.get(member.id, b"")))
-            return answer
-        member.sync = answer
+            response.set(SyncGroupResponse(assignment=self._assignments.get(member.id, b"")))
+            return response
+        member.sync = response
         if member.id == self._leader:
             self._assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
             self.state = "stable"
@@ -173,26 +173,26 @@ class Coordinator:
                 if each.sync is not None:
                     each.sync.set(SyncGroupResponse(assignment=self._assignments.get(each.id, b"")))
                     each.sync = None
-        return answer
+        return response
 
     def heartbeat(self, request: HeartbeatRequest) -> Future:
         """Handle Heartbeat."""
-        answer = Future()
+        response = Future()
         code = self._check(request.member_id, request.generation_id)
         if code is ErrorCode.NONE:
             self._keep_alive(self.members[request.member_id])
             if self.state == "joining":
                 code = ErrorCode.REBALANCE_IN_PROGRESS
-        answer.set(int(code))
-        return answer
+        response.set(int(code))
+        return response
 
     def leave(self, member_id: str) -> Future:
         """Handle LeaveGroup."""
-        answer = Future()
+        response = Future()
         if self.is_available and member_id in self.members:
             self._remove(member_id)
-        answer.set(None)
-        return answer
+        response.set(None)
+        return response
 
     def _check(self, member_id: str, generation: int) -> ErrorCode:
         if not self.is_available:

@@ -128,11 +128,11 @@ class SimulatedWorker:
 
         Raises NoResponseError if there is no response within `timeout_ms`.
         """
-        answer, rng = Future(), self.kernel.rng
+        response, rng = Future(), self.kernel.rng
         if self.is_unreachable:
             delay_ms = min(timeout_ms, REQUEST_TIMEOUT_MS) if rng.random() < 0.3 else 50
-            self.scope.call_later(delay_ms, lambda: answer.set(NoResponseError()))
-            return (yield answer)
+            self.scope.call_later(delay_ms, lambda: response.set(NoResponseError()))
+            return (yield response)
 
         def arrive() -> None:
             result = call()
@@ -143,11 +143,11 @@ class SimulatedWorker:
 
         def respond(result: Any) -> None:
             if not self.is_unreachable:
-                self.kernel.call_later(self.world.latency_ms(), lambda: self.scope.guard(lambda: answer.set(result)))
+                self.kernel.call_later(self.world.latency_ms(), lambda: self.scope.guard(lambda: response.set(result)))
 
         self.kernel.call_later(self.world.latency_ms(), arrive)
-        self.scope.call_later(timeout_ms, lambda: answer.set(NoResponseError()))
-        return (yield answer)
+        self.scope.call_later(timeout_ms, lambda: response.set(NoResponseError()))
+        return (yield response)
 
     # Reading the topics
 

@@ -286,23 +286,23 @@ class World:
         timeout_ms: int = 30_000,
     ) -> Steps:
         """Send a REST request to the worker `name`, which executes `call`. Raises NoResponseError, NotLeaderError."""
-        answer, found = Future(), self.workers.get(name)
+        response, found = Future(), self.workers.get(name)
 
         def run(worker: SimulatedWorker) -> Steps:
             try:
                 result = yield from call(worker)
             except (NoResponseError, NotLeaderError) as error:
                 result = error
-            self.kernel.call_later(self.latency_ms(), lambda: answer.set(result))
+            self.kernel.call_later(self.latency_ms(), lambda: response.set(result))
 
         def arrive() -> None:
             if found is not None:
                 found.scope.guard(lambda: found.scope.spawn(run(found)) and None)
 
         self.kernel.call_later(self.latency_ms(), arrive)
-        self.kernel.call_later(timeout_ms, lambda: answer.set(NoResponseError()))
+        self.kernel.call_later(timeout_ms, lambda: response.set(NoResponseError()))
         del sender
-        return (yield answer)
+        return (yield response)
 
     # Connectors and tasks
 

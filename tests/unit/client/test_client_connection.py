@@ -277,10 +277,10 @@ async def test_response_that_stops_arriving_times_out() -> None:
 @in_loop
 async def test_each_request_times_out_after_its_own_timeout() -> None:
     connection, transport = new_connection()
-    answered = connection.request(heartbeat_request(), timeout_ms=100)
+    completed = connection.request(heartbeat_request(), timeout_ms=100)
     waiting = [connection.request(heartbeat_request(), timeout_ms=timeout_ms) for timeout_ms in (5_000, 2_000)]
     feed(connection, heartbeat_response(1), 100)
-    assert (await answered).error_code == 0
+    assert (await completed).error_code == 0
     await asyncio.sleep(1.9)
     assert not transport.aborted
     await asyncio.sleep(0.2)

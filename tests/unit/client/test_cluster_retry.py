@@ -15,6 +15,7 @@ from headrace_broker.client.errors import BrokerError, TimedOutError
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from headrace_broker.server.network.error_responses import error_response
+from support.virtual_time import VirtualTimeLoop
 
 CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
@@ -37,7 +38,8 @@ def timeout_message(*errors: Exception) -> str:
             await Cluster(ClientConfig.from_properties(CONFIG, "admin")).retry(attempt, 300, "electing leaders")
         return str(raised.value)
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(run())
 
 
 def test_timed_out_error_message_contains_the_error_of_the_last_failed_attempt() -> None:

@@ -327,7 +327,7 @@ def test_batch_is_not_sent_until_the_fifth_batch_before_it_is_acknowledged_or_ha
     core = known_core()
     for _ in range(4):
         core.add(make_batch())
-    unanswered = batches_of(drain(core))
+    without_response = batches_of(drain(core))
     acknowledged = 0
     for _ in range(8):
         core.add(make_batch())
@@ -336,10 +336,10 @@ def test_batch_is_not_sent_until_the_fifth_batch_before_it_is_acknowledged_or_ha
             core.acknowledge(plan.batches[0])
             acknowledged += 1
     assert acknowledged == 1
-    for batch in unanswered:
+    for batch in without_response:
         core.handle_disconnect(batch, 0)
     core.request_done(1)
-    assert batches_of(core.drain(1000, lambda topic, partition: 2, lambda node: True)) == unanswered[:1]
+    assert batches_of(core.drain(1000, lambda topic, partition: 2, lambda node: True)) == without_response[:1]
 
 
 @pytest.mark.parametrize("message", ["1 replica in sync", "1 replica in sync."])
@@ -363,12 +363,12 @@ def test_batches_without_a_response_from_the_former_leader_are_sent_to_the_new_l
     elsewhere = make_batch(partition=1)
     for batch in (*batches, elsewhere):
         core.add(batch)
-    unanswered = drain(core)
+    without_response = drain(core)
     stamped = [bytes(batch.data) for batch in batches]
     original_data = [batch.data for batch in batches]
     leaders = {0: 2, 1: 1}
     assert core.requeue_from_former_leaders(0, lambda topic, partition: leaders[partition]) == 3
-    assert batches_of(unanswered) == [elsewhere]  # only this batch still waits for the former leader's response
+    assert batches_of(without_response) == [elsewhere]  # only this batch still waits for the former leader's response
     for batch in batches:
         (plan,) = core.drain(1000, leader_2, lambda node: True)
         assert (plan.node_id, plan.batches, bytes(batch.data)) == (2, [batch], stamped.pop(0))

@@ -29,6 +29,7 @@ from headrace.stores.config_store import ConfigSnapshot, ConnectorState, PutTarg
 from headrace.stores.topic_log import TopicLog
 from support.herder import SlowWorker
 from support.ports import free_port
+from support.virtual_time import in_virtual_time
 
 pytestmark = pytest.mark.anyio
 
@@ -129,6 +130,7 @@ REQUESTS = [
 ]  # fmt: skip
 
 
+@in_virtual_time
 async def test_requests_that_need_the_config_topic_wait_until_the_worker_has_joined_its_group(
     herder: DistributedHerder, client: httpx.AsyncClient
 ) -> None:
@@ -145,6 +147,7 @@ async def test_requests_that_need_the_config_topic_wait_until_the_worker_has_joi
         each.cancel()
 
 
+@in_virtual_time
 async def test_request_to_a_worker_that_stops_during_its_startup_fails_because_of_the_shutdown(
     herder: DistributedHerder, client: httpx.AsyncClient
 ) -> None:

@@ -226,9 +226,9 @@ def test_records_of_an_aborted_transaction_are_removed_at_once_and_its_marker_af
 def test_transaction_index_keeps_an_aborted_transaction_while_the_log_has_records_of_the_transaction() -> None:
     aborted = [AbortedTxn(7, 10, 11, 10), AbortedTxn(8, 5, 12, 5)]
     tracker = TransactionTracker(aborted)
-    assert tracker.is_discardable(read_header(data := transactional(10, b"a")), memoryview(data))
-    assert not tracker.is_discardable(read_header(end := marker(ControlType.ABORT, 11)), memoryview(end))
-    assert tracker.is_discardable(read_header(end := marker(ControlType.ABORT, 12, 8)), memoryview(end))
+    assert tracker.process_batch(read_header(data := transactional(10, b"a")), memoryview(data))
+    assert not tracker.process_batch(read_header(end := marker(ControlType.ABORT, 11)), memoryview(end))
+    assert tracker.process_batch(read_header(end := marker(ControlType.ABORT, 12, 8)), memoryview(end))
     assert tracker.retained == aborted[:1]
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from headrace.runtime.sink_consumer import POLLS_MAX, WAITING_BYTES_MAX, WaitingPolls
+from support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": VirtualTimeLoop}
 
 
 class Chunk:

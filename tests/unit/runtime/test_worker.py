@@ -18,6 +18,7 @@ from headrace.runtime.processes import ForkServerDied, HostProcess
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.worker import CallTimeout, StartTerminated, Worker
 from headrace.runtime.worker_config import WorkerConfig
+from support.virtual_time import in_virtual_time
 
 pytestmark = pytest.mark.anyio
 
@@ -208,6 +209,7 @@ async def test_start_of_a_task_is_repeated_if_the_fork_server_dies_during_the_st
         assert len(processes.hosts) == 1
 
 
+@in_virtual_time
 async def test_second_stop_of_a_task_waits_until_the_first_stop_completes() -> None:
     async with running() as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
@@ -428,6 +430,7 @@ async def test_task_fails_if_the_channel_of_its_process_closes_but_the_process_s
 
 
 @pytest.mark.parametrize("id_", [CONNECTOR, TASK], ids=["connector", "task"])
+@in_virtual_time
 async def test_aborting_a_hung_start_of_a_connector_or_task_kills_its_process_and_logs_one_warning_and_no_error(
     id_: InstanceId, caplog: pytest.LogCaptureFixture
 ) -> None:

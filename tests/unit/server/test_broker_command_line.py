@@ -57,7 +57,7 @@ def test_broker_help_does_not_show_internal_options(capsys: pytest.CaptureFixtur
     assert "parent-pid" not in shown
 
 
-def test_broker_continues_if_it_cannot_write_to_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_raises_no_exception_if_it_cannot_write_to_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
         _print_line("headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)")

@@ -9,6 +9,7 @@ from headrace_broker.client.connection import BrokerConnection
 from headrace_broker.client.errors import RequestTimeoutError
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace_broker.server.network.controller_channel import ControllerChannel, NoControllerError
+from support.virtual_time import VirtualTimeLoop, run_in_virtual_time
 
 
 class FakeConnection:
@@ -46,7 +47,8 @@ def test_channel_reconnects_if_the_controller_does_not_respond(monkeypatch: pyte
         channel = ControllerChannel(1, {2: ("host", 9093)}, lambda: 2, None, request_timeout_ms=5)
         return await channel.request(BrokerHeartbeatRequest(), 10_000)
 
-    assert not asyncio.run(run()).is_fenced
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert not runner.run(run()).is_fenced
     assert [each.request_timeout_ms for each in connections] == [5, 5, 5]
 
 
@@ -60,4 +62,4 @@ def test_controller_request_without_response_raises_an_error_when_its_timeout_ex
         with pytest.raises(NoControllerError, match="node 2, did not respond within 20 ms"):
             await channel.request(BrokerHeartbeatRequest(), 20)
 
-    asyncio.run(run())
+    run_in_virtual_time(run())

@@ -65,7 +65,7 @@ class BatchFilter:
     def filter_batch(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
         """Return the batch to write, or None if compaction removes the whole batch. Raises CorruptBatchError."""
         self.records_before += header.records_count
-        is_discardable = self._transactions.is_discardable(header, batch)
+        is_discardable = self._transactions.process_batch(header, batch)
         horizon_ms = header.base_timestamp if header.has_delete_horizon else None
         if is_discardable and (not header.is_control or (horizon_ms is not None and horizon_ms <= self._now_ms)):
             return self._empty_batch(header)

@@ -140,7 +140,7 @@ class _Cleaning:
             start = segment.locate(job.first_dirty_offset) if segment.base_offset < job.first_dirty_offset else 0
             for position, header, batch in segment.iter_checked_batches(start):
                 self._maybe_throttle(len(batch))
-                if not self._apply(position, transactions.is_discardable, header, batch) and not header.is_control:
+                if not self._apply(position, transactions.process_batch, header, batch) and not header.is_control:
                     self._apply(position, self._map_batch, header, batch)
                 map_end_offset = max(map_end_offset, header.next_offset)
                 if self._offset_map.is_full:

@@ -42,7 +42,7 @@ class TransactionTracker:
         They become the entries of the next segment's transaction index.
         """
 
-    def is_discardable(self, header: BatchHeader, batch: memoryview) -> bool:
+    def process_batch(self, header: BatchHeader, batch: memoryview) -> bool:
         """Process the next batch; return whether compaction may remove it.
 
         The result is True for a batch of an aborted transaction, and for a transaction marker whose transaction has no

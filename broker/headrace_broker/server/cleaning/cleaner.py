@@ -124,7 +124,7 @@ class LogCleaner:
         """Clean all logs that are due for cleaning, the dirtiest log first. Return the number of these logs."""
         due = await self._due()
         for log in due:
-            if self._is_cleanable(log) and (dirty := self._dirty_range(log)) is not None and dirty.is_due(log.config):
+            if self._may_clean(log) and (dirty := self._dirty_range(log)) is not None and dirty.is_due(log.config):
                 await self._clean(log, dirty)
         return len(due)
 
@@ -133,13 +133,13 @@ class LogCleaner:
         for count, log in enumerate(list(self._logs.logs.values()), start=1):
             if count % _LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            dirty = self._dirty_range(log) if self._is_cleanable(log) else None
+            dirty = self._dirty_range(log) if self._may_clean(log) else None
             if dirty is not None and dirty.is_due(log.config):
                 due.append((dirty.dirty_ratio, log))
         due.sort(key=itemgetter(0), reverse=True)
         return [log for _, log in due]
 
-    def _is_cleanable(self, log: PartitionLog) -> bool:
+    def _may_clean(self, log: PartitionLog) -> bool:
         if not log.config.cleanup_compact or log.offline_reason is not None or len(log.segments) < 2:
             return False
         uncleanable = self._uncleanable.get(log)

@@ -246,12 +246,12 @@ def _session_read_steps(
         end_offset = _readable_end_offset(partition, session.replica_id)
         is_exhausted = not size_bytes and wanted.fetch_offset >= end_offset
         session.mark_read(key, is_exhausted=is_exhausted and data.error_code == ErrorCode.NONE)
-        is_news = session.has_changed(key, data)
-        if is_news or is_full:
+        has_changed = session.has_changed(key, data)
+        if has_changed or is_full:
             reads.changed[key] = data
             topic_response = topics.setdefault(key[0], FetchableTopicResponse(topic_id=key[0], partitions=[]))
             topic_response.partitions.append(data)
-        if is_news and partition is not None and partition.replicas is not None:
+        if has_changed and partition is not None and partition.replicas is not None:
             # If consumers read from this follower, send it a new high watermark immediately, even without records.
             reads.respond_now |= partition.replicas.serves_consumers(session.replica_id)
     reads.responses = list(topics.values())

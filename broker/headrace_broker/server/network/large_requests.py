@@ -114,7 +114,7 @@ class ResponseMerger:
         self.response: Any = None
 
     def add(self, response: Any) -> None:
-        """Merge `response`, which answers one part of the request, into the complete response.
+        """Merge `response`, which is the response to one part of the request, into the complete response.
 
         A response with a top-level error replaces the complete response.
         """
