@@ -1,12 +1,15 @@
 """Measures the fdatasync latency of a metadata log with and without preallocation.
 
-The benchmark measures first while the machine is idle, and then while three nodes run under full load. Both logs use
-headrace's own code and the disk that the nodes use, and appends alternate between the two logs. The log without
-preallocation is the baseline. The metrics of the nodes report the fsync latency of their own metadata logs.
+The benchmark measures first while the machine is idle, and then while three nodes run under full load. Three logs use
+headrace's own code and the disk that the nodes use, and appends alternate between them: a preallocated log, a log whose
+blocks are allocated without a change of the file size (KEEP_SIZE), and a log without preallocation, which is the
+baseline. The metrics of the nodes report the fsync latency of their own metadata logs.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 import threading
 import time
@@ -33,6 +36,9 @@ PAUSE_S = 0.002
 RECORD_BYTES = 250
 LOAD = Load(1000, 131_072, 500_000, "-1")
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+PREALLOCATED, KEEP_SIZE, PLAIN = "preallocated", "KEEP_SIZE", "plain"
+ALLOCATED_BYTES = 4 << 20
+_FALLOC_FL_KEEP_SIZE = 1
 _FLUSHES = "kafka_log_logflushstats_logflushrateandtimems"
 
 
@@ -67,10 +73,11 @@ def _measure_fsync(directory: Path, when: str, appends: int, report: Callable[[s
     storage = DiskStorage()
     logs = {
         kind: PartitionLog.open(
-            storage, str(directory / kind), "__cluster_metadata", 0, LogConfig(preallocate=kind == "preallocated"), 0
+            storage, str(directory / kind), "__cluster_metadata", 0, LogConfig(preallocate=kind == PREALLOCATED), 0
         )
-        for kind in ("preallocated", "plain")
+        for kind in (PREALLOCATED, KEEP_SIZE, PLAIN)
     }
+    _allocate_blocks(next((directory / KEEP_SIZE).glob("*.log")))
     times_ms: dict[str, list[float]] = {kind: [] for kind in logs}
     for number in range(appends):
         for kind in sorted(logs, reverse=number % 2 == 0):
@@ -84,10 +91,22 @@ def _measure_fsync(directory: Path, when: str, appends: int, report: Callable[[s
             time.sleep(PAUSE_S)
     rows = []
     for name, quantile in QUANTILES.items():
-        ours, plain = (_quantile(times_ms[kind], quantile) for kind in ("preallocated", "plain"))
+        ours, kept, plain = (_quantile(times_ms[kind], quantile) for kind in (PREALLOCATED, KEEP_SIZE, PLAIN))
         rows.append(Row("metadata", f"fdatasync {when}, {name}", "ms", ours, plain, None, False))
-        report(f"fdatasync {when}, {name}: preallocated {ours:.2f} ms, plain {plain:.2f} ms")
+        rows.append(Row("metadata", f"fdatasync {when} with KEEP_SIZE, {name}", "ms", kept, plain, None, False))
+        report(f"fdatasync {when}, {name}: preallocated {ours:.3f} ms, KEEP_SIZE {kept:.3f} ms, plain {plain:.3f} ms")
     return rows
+
+
+def _allocate_blocks(path: Path) -> None:
+    """Allocate blocks for a file without changing the file's size."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    file = os.open(path, os.O_RDWR)
+    try:
+        if libc.fallocate(file, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(ALLOCATED_BYTES)):
+            raise OSError(ctypes.get_errno(), "fallocate failed", str(path))
+    finally:
+        os.close(file)
 
 
 def _quantile(values: list[float], quantile: float) -> float:
