@@ -61,7 +61,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         self._config = config
         self._client = Client(config)
         self._writer = BulkWriter(
-            self._client, config, config.is_upsert, self._decode, self._handle_malformed, self._report
+            self._client, config, config.is_upsert, self._decode, self._handle_malformed, self._report_existing
         )
 
     def put(self, records: SinkRecords) -> None:
@@ -140,9 +140,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         if not self._config.drop_invalid:
             errors[start + at] = cause
             return
-        reporter = self.context.errant_record_reporter
-        if reporter is not None:
-            reporter.report_at(batch, at, cause)
+        self._report(batch, at, cause)
         position = f"{batch.original_topic}-{batch.original_partition} at offset {batch.original_offsets[at]}"
         logger.warning("Skipping record %s (drop.invalid.message=true): %s", position, cause)
 
@@ -163,17 +161,24 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     def _handle_malformed(self, operation: Operation, error: ConnectError) -> None:
         """Handle a document that the server rejected, as behavior.on.malformed.documents determines."""
         behavior = self._config.on_malformed.upper()
-        self._report(operation, error)
+        self._report(operation.batch, operation.at, error)
         if behavior == "FAIL":
             raise ConnectError(f"{error} (behavior.on.malformed.documents=FAIL)")
         if behavior == "WARN":
             logger.warning("Skipping a record (behavior.on.malformed.documents=WARN): %s", error)
 
-    def _report(self, operation: Operation, error: Exception) -> None:
-        """If errors.tolerance=all, report the operation's record, which is not stored, as an errant record."""
+    def _report_existing(self, operation: Operation, error: ConnectError) -> None:
+        """Handle a record that is not stored, because a document with its key exists in the data stream."""
+        self._report(operation.batch, operation.at, error)
+
+    def _report(self, batch: SinkBatch, at: int, error: Exception) -> None:
+        """If errors.tolerance=all, report the record at that index, which is not stored, as an errant record.
+
+        With errors.tolerance=none, the report of a record would fail the task.
+        """
         reporter = self.context.errant_record_reporter
         if reporter is not None and tolerates_errors(self.context):
-            reporter.report_at(operation.batch, operation.at, error)
+            reporter.report_at(batch, at, error)
 
     # -- indexes
 

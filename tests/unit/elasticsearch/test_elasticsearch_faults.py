@@ -140,6 +140,20 @@ def test_bulk_requests_are_retried_after_temporary_failures_until_all_documents_
     assert run.committed == {("t", 0): 4}
 
 
+@pytest.mark.parametrize("tolerance", ["none", "all"])
+def test_record_that_cannot_become_a_document_is_skipped_if_drop_invalid_message_is_true(
+    server: ScriptedServer, tolerance: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With errors.tolerance=none, the errant record reporter would fail the task."""
+    records = [record.replace(value="text") if at == 1 else record for at, record in enumerate(four_records())]
+    settings = settings_of(server, drop__invalid__message="true", errors__tolerance=tolerance)
+    run = run_sink(ElasticsearchSinkConnector, settings, records)
+    assert sorted(server.documents) == ["k0", "k2", "k3"]
+    assert run.committed == {("t", 0): 4}
+    assert [record.offset for record, _ in run.reported] == ([1] if tolerance == "all" else [])
+    assert "Skipping record t-0 at offset 1 (drop.invalid.message=true): The value has the type str" in caplog.text
+
+
 def test_retry_of_a_bulk_request_sends_only_the_rejected_documents(server: ScriptedServer) -> None:
     server.faults = [{"k1": 429}]
     put(server)
