@@ -35,6 +35,10 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
         "topic.index.map": "use the transform RegexRouter or topic.to.external.resource.mapping",
         "auto.create.indices.at.start": "an index is created when its first record arrives",
         "max.connection.idle.time.ms": "a connection that the server closed is opened again",
+        "proxy.port": "no proxy is supported",
+        "proxy.username": "no proxy is supported",
+        "proxy.password": "no proxy is supported",
+        "elastic.https.ssl.truststore.password": "PEM files with certificates have no password",
     }
 
     urls: list[str] = key(
@@ -297,7 +301,7 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
     truststore_password: Password | None = key(
         "elastic.https.ssl.truststore.password",
         default=None,
-        doc="Accepted for compatibility: PEM files with certificates have no password.",
+        doc="Has no effect: PEM files with certificates have no password.",
         group=_COMPAT,
     )
     keystore_password: Password | None = key(

@@ -220,6 +220,19 @@ def test_error_for_an_invalid_elasticsearch_configuration_names_the_key(props: d
     assert [error.key for error in caught.value.errors] == [name]
 
 
-def test_configuration_key_that_has_no_effect_causes_a_warning() -> None:
-    config = ElasticsearchSinkConfig.parse({"connection.url": "http://localhost:9200", "type.name": "doc"})
-    assert config.warnings_about_keys() == ["Configuration type.name has no effect: documents have no types"]
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("type.name", "documents have no types"),
+        ("topic.index.map", "use the transform RegexRouter or topic.to.external.resource.mapping"),
+        ("auto.create.indices.at.start", "an index is created when its first record arrives"),
+        ("max.connection.idle.time.ms", "a connection that the server closed is opened again"),
+        ("proxy.port", "no proxy is supported"),
+        ("proxy.username", "no proxy is supported"),
+        ("proxy.password", "no proxy is supported"),
+        ("elastic.https.ssl.truststore.password", "PEM files with certificates have no password"),
+    ],
+)
+def test_configuration_key_that_has_no_effect_causes_a_warning(key: str, reason: str) -> None:
+    config = ElasticsearchSinkConfig.parse({"connection.url": "http://localhost:9200", key: "8"})
+    assert config.warnings_about_keys() == [f"Configuration {key} has no effect: {reason}"]
