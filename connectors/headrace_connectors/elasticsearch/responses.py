@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from headrace_connectors.elasticsearch.rejected_fields import RejectedField, rejected_field
+
 TEMPORARY_STATUSES = frozenset({429, 502, 503, 504})
 MALFORMED = frozenset(
     {
@@ -51,6 +53,8 @@ class Outcome(NamedTuple):
 
     verdict: Verdict
     reason: str = ""
+    field: RejectedField | None = None
+    """The field because of which the server rejects the document, if the server's error names it."""
 
 
 _STORED = Outcome(Verdict.STORED)
@@ -84,7 +88,9 @@ def _outcome(action: str, item: Mapping[str, Any], shows_reason: bool) -> Outcom
     if status in TEMPORARY_STATUSES:
         return Outcome(Verdict.RETRY, f"{reason}: {error.get('reason')}")
     if type_ in MALFORMED:
-        return Outcome(Verdict.MALFORMED, f"{reason}: {error.get('reason')}" if shows_reason else reason)
+        details = str(error.get("reason"))
+        shown = f"{reason}: {details}" if shows_reason else reason
+        return Outcome(Verdict.MALFORMED, shown, rejected_field(details))
     return Outcome(Verdict.FATAL, f"{reason}: {error.get('reason')}")
 
 

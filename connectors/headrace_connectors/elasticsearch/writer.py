@@ -22,6 +22,7 @@ from headrace.api.task import TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace_connectors.elasticsearch.client import Client, TemporaryError, TooLargeError
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.rejected_fields import describe
 from headrace_connectors.elasticsearch.responses import (
     Outcome,
     Verdict,
@@ -293,7 +294,8 @@ class BulkWriter:
         for operation, outcome in zip(operations, outcomes, strict=True):
             if outcome.verdict in (Verdict.MALFORMED, Verdict.FATAL):
                 error = ConnectError(
-                    f"Elasticsearch at {self._client.address} rejected record {operation.position}: {outcome.reason}"
+                    f"Elasticsearch at {self._client.address} rejected record {operation.position}: "
+                    f"{self._full_reason(operation, outcome)}"
                 )
                 if outcome.verdict is Verdict.FATAL:
                     raise error
@@ -312,6 +314,14 @@ class BulkWriter:
                 f"Elasticsearch at {self._client.address} rejected {len(failed)} records, the first is record {first}"
             )
         return [operations[at] for at in again], problem
+
+    def _full_reason(self, operation: Operation, outcome: Outcome) -> str:
+        """Return the server's reason and the rejected field, with the types of the record's value and of the field."""
+        if outcome.field is None:
+            return outcome.reason
+        record = operation.batch.take([operation.at])
+        compact_maps = self._config.compact_map_entries
+        return f"{outcome.reason}: {describe(outcome.field, record.value_schema, record.values[0], compact_maps)}"
 
     def _warn_about_newer_document(self, operation: Operation, reason: str) -> None:
         """Log the first version conflict of each partition. A possible cause is that the topic was recreated."""
