@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from headrace.api.errors import ConnectError
 from headrace.data.records import SinkRecord
 from headrace.testing import run_sink
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
-from support.certificates import Certificates, create_certificates
+from support.certificates import PASSWORD, Certificates, create_certificates
 from support.credentials_change import check_credentials_change
 from support.elasticsearch_task import put_until_error, validation_errors
 from support.search_server import SearchServer
@@ -84,6 +90,49 @@ def test_validation_errors_and_task_errors_name_the_server_that_denies_access(
     assert message in found[key][0]
     with pytest.raises(ConnectError, match=message):
         put_until_error({**settings, "max.retries": "0"}, [record(0)])
+
+
+def test_trusted_certificates_may_be_a_value_of_the_configuration(
+    server: SearchServer, certificates: Certificates
+) -> None:
+    """The value of elastic.https.ssl.truststore.certificates may contain escaped line breaks."""
+    text = certificates.authority.read_text().replace("\n", "\\n")
+    settings = props(server, certificates, elastic__https__ssl__truststore__location=None)
+    assert validation_errors({**settings, "elastic.https.ssl.truststore.certificates": text}) == {}
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_accepted"),
+    [
+        ({"elastic.https.ssl.key.password": PASSWORD}, True),
+        ({"elastic.https.ssl.keystore.password": PASSWORD}, True),
+        ({"elastic.https.ssl.key.password": PASSWORD, "elastic.https.ssl.keystore.password": "wrong"}, True),
+        ({"elastic.https.ssl.key.password": "wrong"}, False),
+    ],
+)
+def test_password_of_the_client_key_is_configured(
+    server: SearchServer, certificates: Certificates, tmp_path: Path, keys: dict[str, str], is_accepted: bool
+) -> None:
+    pem = certificates.client.read_bytes()
+    key = load_pem_private_key(pem, None)
+    encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD.encode()))
+    file = tmp_path / "encrypted.pem"
+    file.write_bytes(encrypted + pem[pem.index(b"-----BEGIN CERTIFICATE") :])
+    errors = validation_errors(props(server, certificates, elastic__https__ssl__keystore__location=str(file)) | keys)
+    assert list(errors) == ([] if is_accepted else ["connection.url"])
+    assert is_accepted or "Cannot load the certificates and keys" in errors["connection.url"][0]
+
+
+@pytest.mark.parametrize(("algorithm", "is_accepted"), [("https", False), ("", True)])
+def test_host_name_of_the_server_is_checked_unless_the_identification_algorithm_is_empty(
+    server: SearchServer, certificates: Certificates, algorithm: str, is_accepted: bool
+) -> None:
+    """The server's certificate is valid for 127.0.0.1, but not for localhost."""
+    changes = {"elastic.https.ssl.endpoint.identification.algorithm": algorithm}
+    settings = props(server, certificates, connection__url=server.url.replace("127.0.0.1", "localhost")) | changes
+    errors = validation_errors(settings)
+    assert list(errors) == ([] if is_accepted else ["connection.url"])
+    assert is_accepted or "certificate is not valid for 'localhost'" in errors["connection.url"][0]
 
 
 def test_user_with_privileges_for_a_single_index_passes_validation_and_stores_documents(

@@ -51,6 +51,19 @@ class RefusedError(ConnectError):
         self.status = status
 
 
+class _HttpNode(Urllib3HttpNode):
+    """A node that does not check the server's host name if its TLS context does not check it.
+
+    urllib3 checks the name itself in this case, unless `assert_hostname` is False.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        if config.ssl_context is not None and not config.ssl_context.check_hostname:
+            assert isinstance(self.pool, urllib3.HTTPSConnectionPool)
+            self.pool.assert_hostname = False
+
+
 class Client:
     """Sends requests to the servers of `connection.url`. Its methods may be called from several threads."""
 
@@ -63,9 +76,7 @@ class Client:
         self._headers = _authorization(config)
         nodes = [_node(url, config) for url in config.urls]
         self._node_count = len(nodes)
-        self._transport = Transport(
-            nodes, node_class=Urllib3HttpNode, max_retries=0, retry_on_status=(), meta_header=False
-        )
+        self._transport = Transport(nodes, node_class=_HttpNode, max_retries=0, retry_on_status=(), meta_header=False)
 
     def bulk(self, body: bytes) -> Any:
         """Send a bulk request and return the response. Raises TemporaryError, TooLargeError or ConnectError."""

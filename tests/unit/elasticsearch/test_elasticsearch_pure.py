@@ -212,6 +212,22 @@ def test_retry_backoff_of_bulk_requests_doubles_up_to_one_day() -> None:
         ({"elastic.security.protocol": "SSL"}, "connection.url"),
         ({"write.method": "UPSERT", "key.ignore": "true"}, "key.ignore"),
         ({"external.resource.usage": "INDEX"}, "topic.to.external.resource.mapping"),
+        (
+            {
+                "external.resource.usage": "INDEX",
+                "topic.to.external.resource.mapping": "a:x,b:y",
+                "max.external.resource.mappings": "1",
+            },
+            "topic.to.external.resource.mapping",
+        ),
+        (
+            {"elastic.https.ssl.truststore.type": "JKS", "elastic.https.ssl.truststore.location": "x"},
+            "elastic.https.ssl.truststore.type",
+        ),
+        (
+            {"elastic.https.ssl.keystore.type": "PKCS12", "elastic.https.ssl.keystore.location": "x"},
+            "elastic.https.ssl.keystore.type",
+        ),
     ],
 )
 def test_error_for_an_invalid_elasticsearch_configuration_names_the_key(props: dict[str, str], name: str) -> None:
