@@ -5,7 +5,8 @@ The task sends its requests in other threads. If a request fails, a later call o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from headrace.api.config import config_def
@@ -33,16 +34,37 @@ class _Context:
         """Ignore the request, because no consumer polls."""
 
 
+@contextmanager
+def running_task(props: Mapping[str, str]) -> Iterator[ElasticsearchSinkTask]:
+    """Run a task without an errant record reporter."""
+    task = ElasticsearchSinkTask()
+    task.context = cast(Any, _Context(props))
+    try:
+        task.start(ElasticsearchSinkConfig.parse(dict(props)))
+        yield task
+    finally:
+        task.stop()
+
+
+def batches_of(records: Sequence[SinkRecord]) -> list[SinkBatch]:
+    """Return the records as batches, as a worker does before it applies transforms."""
+    return cast(
+        list[SinkBatch],
+        from_records(
+            [
+                each.replace(original_topic=each.topic, original_partition=each.partition, original_offset=each.offset)
+                for each in records
+            ]
+        ),
+    )
+
+
 def put_until_error(props: Mapping[str, str], records: Sequence[SinkRecord]) -> None:
     """Pass the records to `put`, and then call `put` without records until all records are stored.
 
     Raises the error of the task.
     """
-    records = [
-        each.replace(original_topic=each.topic, original_partition=each.partition, original_offset=each.offset)
-        for each in records
-    ]
-    put_batches_until_error(props, cast(list[SinkBatch], from_records(records)))
+    put_batches_until_error(props, batches_of(records))
 
 
 def put_batches_until_error(props: Mapping[str, str], batches: Sequence[SinkBatch]) -> None:
@@ -50,18 +72,12 @@ def put_batches_until_error(props: Mapping[str, str], batches: Sequence[SinkBatc
 
     Raises the error of the task.
     """
-    task = ElasticsearchSinkTask()
-    task.context = cast(Any, _Context(props))
-    config = ElasticsearchSinkConfig.parse(dict(props))
-    try:
-        task.start(config)
+    with running_task(props) as task:
         task.put(SinkRecords(batches))
         end = batches[-1].original_offsets[-1] + 1
         partition = batches[-1].original_topic, batches[-1].original_partition
         while task.pre_commit({partition: end}) != {partition: end}:
             task.put(SinkRecords())
-    finally:
-        task.stop()
 
 
 def validation_errors(settings: dict[str, str]) -> dict[str, list[str]]:

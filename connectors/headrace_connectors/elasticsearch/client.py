@@ -14,7 +14,15 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import urllib3
-from elastic_transport import NodeConfig, SerializationError, TlsError, Transport, TransportError, Urllib3HttpNode
+from elastic_transport import (
+    ConnectionTimeout,
+    NodeConfig,
+    SerializationError,
+    TlsError,
+    Transport,
+    TransportError,
+    Urllib3HttpNode,
+)
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
@@ -71,6 +79,7 @@ class Client:
         """Create the client without connecting. Raises ConnectError if the TLS files are unusable."""
         self.address = ",".join(config.urls)
         """The servers, for messages."""
+        self._connection_timeout_ms, self._read_timeout_ms = config.connection_timeout_ms, config.read_timeout_ms
         timeout = urllib3.Timeout(connect=config.connection_timeout_ms / 1000, read=config.read_timeout_ms / 1000)
         self._timeout: Any = timeout
         self._headers = _authorization(config)
@@ -161,6 +170,8 @@ class Client:
             ) from error
         except SerializationError as error:
             raise self._not_json_error(method, target, error.message) from error
+        except ConnectionTimeout as error:
+            raise self._timeout_error(error) from error
         except TransportError as error:
             raise TemporaryError(f"Elasticsearch at {self.address} is not reachable: {error.message}") from error
         status = response.meta.status
@@ -177,6 +188,14 @@ class Client:
         if status in (401, 403):
             text += "; check connection.username and connection.password, or connection.api.key, and the privileges"
         raise RefusedError(text, status)
+
+    def _timeout_error(self, error: ConnectionTimeout) -> TemporaryError:
+        """Return the error for a timeout, which names the configuration key with the limit."""
+        if isinstance(error.__cause__, urllib3.exceptions.ConnectTimeoutError):
+            limit = f"{self._connection_timeout_ms} ms (connection.timeout.ms)"
+            return TemporaryError(f"Elasticsearch at {self.address} is not reachable: no connection after {limit}")
+        limit = f"{self._read_timeout_ms} ms (read.timeout.ms)"
+        return TemporaryError(f"Elasticsearch at {self.address} has not responded after {limit}")
 
     def _not_json_error(self, method: str, target: str, details: str) -> TemporaryError:
         """Return the error for a response that is not a JSON object.
