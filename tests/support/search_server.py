@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import ssl
 import subprocess
 import time
@@ -37,6 +38,53 @@ _BCRYPT_ADMIN = "$2a$04$headraceheadraceheadrec5M/DPIVFIzkEEIeFcz5jOaA6Q7RdAq"
 """The bcrypt hash of the password admin."""
 
 
+class ServerProcess:
+    """The process of a server."""
+
+    def __init__(self, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
+        self._command, self._directory, self._environment = command, directory, environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = directory / "server.log"
+
+    def start(self) -> None:
+        """Start the process without waiting until the server responds."""
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, cwd=self._directory, env=self._environment, stdout=output, stderr=output,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Stop the process with SIGTERM, and wait until it has exited."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(timeout=60)
+
+    def kill(self) -> None:
+        """Stop the process with SIGKILL, and wait until it has exited."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(timeout=60)
+
+    def suspend(self) -> None:
+        """Suspend the process with SIGSTOP. The server then accepts connections but sends no responses."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Resume the suspended process with SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def is_running(self) -> bool:
+        """Return whether the process has not exited."""
+        return self._process is not None and self._process.poll() is None
+
+    def log(self) -> str:
+        """Return the end of the server's log."""
+        return self._log.read_text()[-4000:]
+
+
 @dataclass(frozen=True, slots=True)
 class SearchServer:
     """A running OpenSearch or Elasticsearch server."""
@@ -44,6 +92,28 @@ class SearchServer:
     url: str
     authorization: str | None = None
     tls: ssl.SSLContext | None = None
+    process: ServerProcess | None = None
+
+    def kill(self) -> None:
+        """Stop the server's process with SIGKILL. The server keeps its data."""
+        assert self.process is not None
+        self.process.kill()
+
+    def suspend(self) -> None:
+        """Suspend the server's process. The server then accepts connections but sends no responses."""
+        assert self.process is not None
+        self.process.suspend()
+
+    def resume(self) -> None:
+        """Resume the suspended server's process."""
+        assert self.process is not None
+        self.process.resume()
+
+    def start_again(self) -> None:
+        """Start the killed server with its data and its port, and wait until it responds."""
+        assert self.process is not None
+        self.process.start()
+        _wait(self)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request. Return the decoded response. Raises urllib.error.HTTPError."""
@@ -251,18 +321,14 @@ def _running(
         if os.geteuid() == 0:  # both servers refuse to run as root
             subprocess.run(["chown", "-R", "nobody:nogroup", str(directory)], check=True)
             command = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *command]
-        log = directory / "server.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, cwd=directory, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
-            )
+        process = ServerProcess(command, directory, environment)
+        process.start()
         try:
-            server = replace(client, url=f"{client.url}:{port}")
-            _wait(server, process, log)
+            server = replace(client, url=f"{client.url}:{port}", process=process)
+            _wait(server)
             yield server
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            process.stop()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -276,13 +342,14 @@ def _environment(prefix: str, flags: Sequence[str] = ()) -> dict[str, str]:
     }
 
 
-def _wait(server: SearchServer, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(server: SearchServer) -> None:
+    assert server.process is not None
     deadline = time.monotonic() + _START_S
     while True:
         try:
             server.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=30s")
             return
         except OSError:  # urllib's errors are OSErrors
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"The server did not start: {log.read_text()[-4000:]}") from None
+            if not server.process.is_running() or time.monotonic() > deadline:
+                raise RuntimeError(f"The server did not start: {server.process.log()}") from None
             time.sleep(0.2)
