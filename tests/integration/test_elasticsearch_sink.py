@@ -6,10 +6,8 @@ Tests with the mark `prove` use an Elasticsearch 8 server.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,14 +27,12 @@ from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
 from support.elasticsearch_task import put_batches_until_error, put_until_error
 from support.search_server import SearchServer
-from support.worker import Worker, wait_for
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.jvm,
     pytest.mark.skipif(search_server.unavailable_reason() is not None, reason=str(search_server.unavailable_reason())),
 ]
-CONFIGS = Path(__file__).parents[2] / "configs"
 ROW = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
 
 
@@ -277,50 +273,3 @@ def test_validation_reports_external_resources_that_do_not_exist(server: SearchS
     assert {key: value.errors for key, value in values.items() if value.errors} == {
         "topic.to.external.resource.mapping": ["The index, data stream or alias nothing does not exist"]
     }
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_no_record_is_lost_or_stored_twice_although_the_worker_is_killed_repeatedly(
-    server: SearchServer, tmp_path: Path
-) -> None:
-    """The worker and its broker are killed while the sink writes the lines of a file.
-
-    The sink is configured with the example file in configs/.
-    """
-    count, kills = 60_000, 4
-    lines = tmp_path / "lines.txt"
-    lines.write_text("".join(f"line {number}\n" for number in range(count)))
-    source = tmp_path / "source.properties"
-    source.write_text(
-        f"name=lines\nconnector.class=FileStreamSource\nfile={lines}\ntopic=shop-orders\ntransforms=hoist\n"
-        "transforms.hoist.type=org.apache.kafka.connect.transforms.HoistField$Value\ntransforms.hoist.field=line\n"
-    )
-    sink = tmp_path / "sink.properties"
-    example = (CONFIGS / "connect-elasticsearch-sink.properties").read_text()
-    assert "http://localhost:9200" in example
-    sink.write_text(example.replace("http://localhost:9200", server.url) + "batch.size=500\nread.timeout.ms=60000\n")
-    settings = {"offset.storage.file.filename": str(tmp_path / "offsets")}
-    worker = Worker(tmp_path, settings, [source, sink])
-
-    def stored() -> int:
-        if "shop-orders" not in server.indexes():
-            return 0
-        server.request("POST", "/shop-orders/_refresh")
-        return int(server.request("GET", "/shop-orders/_count")["count"])
-
-    for kill in range(1, kills + 1):
-        worker.start()
-        wait_for(lambda kill=kill: stored() >= kill * count // (kills + 3), f"documents before kill {kill}", 120)
-        worker.kill_group()
-    worker.start()
-    try:
-        wait_for(lambda: len(stored_lines(server)) == count, "all lines are stored", 240)
-    finally:
-        worker.stop()
-    offsets = sorted(int(each.rsplit("+", 1)[1]) for each in server.documents("shop-orders"))
-    assert offsets == list(range(len(offsets)))  # each offset of the topic is one document
-
-
-def stored_lines(server: SearchServer) -> set[str]:
-    return {json.dumps(each) for each in server.documents("shop-orders").values()}
