@@ -200,7 +200,8 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
         default="ALWAYS",
         one_of=("ALWAYS", "NEVER"),
         case_insensitive=True,
-        doc="Whether to quote table and column names in SQL statements.",
+        doc="Whether to quote table and column names in SQL statements. With NEVER, the names can contain only "
+        "letters, digits, _ and $, and cannot start with a digit or $. Otherwise the task fails.",
         group=_DATABASE,
     )
     dialect_name: str = key(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from headrace.api.errors import ConfigErrors, ConnectError
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import connection_error
 from headrace_connectors.jdbc.dialects import Connection, Dialect
@@ -75,12 +75,17 @@ def _column_errors(
     except ConfigErrors as errors:
         yield from ((error.key, str(error)) for error in errors.errors)
         return
+    except ConfigError as error:  # the name of the table needs quotes
+        yield error.key, str(error)
+        return
     except ConnectError as error:
         yield "unsupported.columns", str(error)
         return
     try:
         if columns:
             dialect.check_select(connection, columns, table)
+    except ConfigError as error:  # the name of the table or of one of its columns needs quotes
+        yield error.key, str(error)
     except dialect.driver_error as error:
         if dialect.is_transient(error):
             raise
@@ -99,10 +104,14 @@ def _query_errors(config: JdbcSourceConfig, dialect: Dialect, connection: Connec
     if config.mode == "bulk":
         return
     try:
-        find_offset_columns(config, "", columns, can_hold_timestamps=dialect.can_hold_timestamps)
+        found = find_offset_columns(config, "", columns, can_hold_timestamps=dialect.can_hold_timestamps)
+        for name in found.names:
+            dialect.quote_column(name, "")
         dialect.check_select(connection, columns, "")
     except ConfigErrors as errors:
         yield from ((error.key, str(error)) for error in errors.errors)
+    except ConfigError as error:  # the name of an offset column needs quotes
+        yield error.key, str(error)
     except dialect.driver_error as error:
         if dialect.is_transient(error):
             raise

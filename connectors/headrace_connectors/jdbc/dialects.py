@@ -22,12 +22,12 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.pool import NullPool
 
-from headrace.api.errors import ConnectError
+from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.schema import STRING_SCHEMA
 from headrace_connectors.common.time_zones import time_zone, to_utc
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.horizon import RunningTransactions
-from headrace_connectors.jdbc.names import qualified_name, split_name
+from headrace_connectors.jdbc.names import is_plain, qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement, TimestampExpression, coalesce
 from headrace_connectors.jdbc.tables import Table, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema, chain, from_instant
@@ -229,10 +229,31 @@ class Dialect(ABC):
         """End the last statement's transaction, which releases its locks and snapshot."""
         connection.rollback()
 
-    def quote(self, identifier: str) -> str:
-        """Return an identifier as SQL text, quoted unless quote.sql.identifiers=never."""
-        if self.config.quote_sql_identifiers.upper() == "NEVER":
-            return identifier
+    def quote_column(self, column: str, table: str) -> str:
+        """Return a column's name as SQL text. `table` is the table's qualified name, or empty for the custom query.
+
+        Raises ConfigError if quote.sql.identifiers=NEVER and the name needs quotes.
+        """
+        return self._quote_unless_disabled(column, f"column {column} of {f'table {table}' if table else 'the query'}")
+
+    def _quote_unless_disabled(self, identifier: str, owner: str) -> str:
+        """Return an identifier as SQL text, quoted unless quote.sql.identifiers=NEVER.
+
+        `owner` is the table or column for the error message. Raises ConfigError if the identifier needs quotes.
+        """
+        if self.config.quote_sql_identifiers != "NEVER":
+            return self._quote(identifier)
+        if not is_plain(identifier):
+            raise ConfigError(
+                "quote.sql.identifiers",
+                "NEVER",
+                f"{owner}: a name without quotes can contain only letters, digits, _ and $, and cannot start with a "
+                "digit or $; set quote.sql.identifiers=ALWAYS, or do not read this table",
+            )
+        return identifier
+
+    def _quote(self, identifier: str) -> str:
+        """Return an identifier as SQL text in quotes."""
         return self.engine.dialect.identifier_preparer.quote_identifier(identifier)
 
     def escape_parameter_markers(self, sql: str) -> str:
@@ -240,12 +261,15 @@ class Dialect(ABC):
         return sql
 
     def quote_table(self, table: str) -> str:
-        """Return a qualified table name as SQL text."""
-        return ".".join(self.quote(part) for part in split_name(table))
+        """Return a qualified table name as SQL text.
+
+        Raises ConfigError if quote.sql.identifiers=NEVER and the name needs quotes.
+        """
+        return ".".join(self._quote_unless_disabled(part, f"table {table}") for part in split_name(table))
 
     def select_list(self, columns: Sequence[JdbcColumn], table: str) -> str:
         """Return the SQL text between SELECT and FROM that reads `columns` of `table`."""
-        return ",".join(self.quote(column.name) for column in columns)
+        return ",".join(self.quote_column(column.name, table) for column in columns)
 
     def select_sql(self, columns: Sequence[JdbcColumn], table: str) -> str:
         """Return a SELECT without WHERE that reads `columns` of `table`, or the custom query if `table` is empty."""
@@ -414,17 +438,17 @@ class Dialect(ABC):
         """Whether the column can be configured as a timestamp column."""
         return column.is_timestamp
 
-    def timestamp_expression(self, columns: Sequence[JdbcColumn]) -> TimestampExpression:
-        """Return the SQL expression that orders rows by the first of `columns` that is not NULL.
+    def timestamp_expression(self, columns: Sequence[JdbcColumn], table: str) -> TimestampExpression:
+        """Return the SQL expression that orders rows of `table` by the first of `columns` that is not NULL.
 
         If only some of the columns have a time zone, the expression converts the other columns from the time zone of
         db.timezone. Otherwise the database would convert them from the time zone of the session.
         """
         is_zoned = any(column.is_zoned for column in columns)
         terms = [
-            self._with_time_zone(self.quote(column.name))
+            self._with_time_zone(self.quote_column(column.name, table))
             if is_zoned and not column.is_zoned
-            else self.quote(column.name)
+            else self.quote_column(column.name, table)
             for column in columns
         ]
         if is_zoned:

@@ -92,8 +92,8 @@ class GenericDialect(Dialect):
         connection.rollback()
         return tuple(row)
 
-    def quote(self, identifier: str) -> str:
-        return super().quote(identifier).replace(":", "\\:")
+    def _quote(self, identifier: str) -> str:
+        return super()._quote(identifier).replace(":", "\\:")
 
     def escape_parameter_markers(self, sql: str) -> str:
         return sql.replace(":", "\\:")

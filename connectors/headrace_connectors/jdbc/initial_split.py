@@ -21,7 +21,7 @@ def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> I
     columns = dialect.table_columns(table)
     found = find_offset_columns(config, table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
     assert found.incrementing is not None
-    name, source = dialect.quote(found.incrementing.name), dialect.quote_table(table)
+    name, source = dialect.quote_column(found.incrementing.name, table), dialect.quote_table(table)
     connection = dialect.connect()
     try:
         started = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)

@@ -279,14 +279,14 @@ class MysqlDialect(Dialect):
     def escape_parameter_markers(self, sql: str) -> str:
         return sql.replace("%", "%%")
 
-    def quote(self, identifier: str) -> str:
-        if self.config.quote_sql_identifiers.upper() != "NEVER":
-            identifier = "`" + identifier.replace("`", "``") + "`"
-        return identifier.replace("%", "%%")  # PyMySQL would read a percent sign as a parameter
+    def _quote(self, identifier: str) -> str:
+        quoted = "`" + identifier.replace("`", "``") + "`"
+        return quoted.replace("%", "%%")  # PyMySQL would read a percent sign as a parameter
 
     def select_list(self, columns: Sequence[JdbcColumn], table: str) -> str:
         return ",".join(
-            f"{self.quote(column.name)}{'+0e0' if column.schema.type is Type.FLOAT32 else ''}" for column in columns
+            f"{self.quote_column(column.name, table)}{'+0e0' if column.schema.type is Type.FLOAT32 else ''}"
+            for column in columns
         )
 
     def tables(self) -> list[Table]:

@@ -12,6 +12,7 @@ from functools import cache
 
 from headrace.data.java_regex import JavaPattern
 
+_PLAIN = re.compile(r"[^\W\d][\w$]*")
 _PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
@@ -43,6 +44,14 @@ def table_of(name: str) -> str:
 def unquoted(name: str) -> str:
     """Return a qualified name without quotes, as Confluent's connector writes it into source partitions."""
     return ".".join(split_name(name))
+
+
+def is_plain(identifier: str) -> bool:
+    """Whether an identifier may be written into SQL without quotes.
+
+    It contains only letters, digits, underscores and dollar signs, and does not start with a digit or a dollar sign.
+    """
+    return _PLAIN.fullmatch(identifier) is not None
 
 
 def matches(wanted: str, name: str, database: str = "") -> bool:

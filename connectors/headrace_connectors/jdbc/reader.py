@@ -217,9 +217,9 @@ class TableReader:
             if self._horizon is not None:
                 end = min(end, self._horizon.timestamp(connection))
             end = found.round_down(dialect.to_column_time(connection, end, timestamps))
-        timestamp = dialect.timestamp_expression(timestamps) if timestamps else None
+        timestamp = dialect.timestamp_expression(timestamps, source.table) if timestamps else None
         offset_expressions = OffsetExpressions(
-            dialect.quote(incrementing.name) if incrementing else None,
+            dialect.quote_column(incrementing.name, source.table) if incrementing else None,
             timestamp,
             incrementing_nullable=incrementing is not None and incrementing.nullable,
         )
@@ -281,7 +281,7 @@ class TableReader:
             return None
         dialect, table = self._dialect, self.source.table
         source = dialect.quote_table(table) if table else f"({dialect.escape_parameter_markers(self._config.sql)}) q"
-        sql = f"SELECT MAX({dialect.quote(incrementing.name)}) FROM {source}"
+        sql = f"SELECT MAX({dialect.quote_column(incrementing.name, table)}) FROM {source}"
 
         def read_largest() -> int | None:
             (largest,) = dialect.first_row(connection, sql)

@@ -173,7 +173,7 @@ class SqliteDialect(Dialect):
         return True
 
     def _table_info(self, connection: Connection, table: str) -> Sequence[tuple[Any, ...]]:
-        name = self.engine.dialect.identifier_preparer.quote_identifier(split_name(table)[-1])
+        name = self._quote(split_name(table)[-1])
         rows: Sequence[tuple[Any, ...]] = connection.execute(f"PRAGMA main.table_xinfo({name})").fetchall()
         return rows
 
@@ -206,7 +206,7 @@ class SqliteDialect(Dialect):
 
     def _type_of_values(self, connection: sqlalchemy.Connection, name: str) -> TypeEngine[Any]:
         """Return the type of the first non-null value of the query's column `name`, or String if all are NULL."""
-        quoted = self.quote(name)
+        quoted = self._quote(name)  # the name may be an expression such as count(*)
         found = connection.exec_driver_sql(
             f"SELECT typeof({quoted}) FROM {_VIEW} WHERE {quoted} IS NOT NULL LIMIT 1"
         ).scalar()
@@ -253,8 +253,8 @@ class SqliteDialect(Dialect):
     def can_hold_timestamps(self, column: JdbcColumn) -> bool:
         return True  # SQLite has no timestamp type, and stores any value in any column
 
-    def timestamp_expression(self, columns: Sequence[JdbcColumn]) -> TimestampExpression:
-        terms = [f"{_FUNCTION}({self.quote(column.name)})" for column in columns]
+    def timestamp_expression(self, columns: Sequence[JdbcColumn], table: str) -> TimestampExpression:
+        terms = [f"{_FUNCTION}({self.quote_column(column.name, table)})" for column in columns]
         return TimestampExpression(coalesce(terms), microseconds)
 
     def connect(self) -> Connection:
