@@ -6,6 +6,9 @@ The connector has no DuckDB dialect of its own and uses SQLAlchemy's dialect.
 from __future__ import annotations
 
 import datetime as dt
+import shutil
+import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -67,6 +70,76 @@ def test_column_types_of_a_query_are_derived_from_the_first_row_of_the_result(pa
     query = "SELECT id, note, price, id::BIGINT * 2 AS twice FROM \"or:ders\" WHERE note <> ':x' ORDER BY id"
     (batch,) = read_all({"connection.url": f"jdbc:duckdb:{path}", "mode": "bulk", "query": query, "topic.prefix": "q"})
     assert batch.values == [(1, "a:b", Decimal("1.5").quantize(Decimal(1).scaleb(-20)), 2)]
+
+
+@pytest.fixture(scope="module")
+def url_with_schemas(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("schemas") / "schemas.duckdb"
+    with duckdb.connect(str(path)) as database:
+        database.execute("CREATE TABLE t1 (id INTEGER PRIMARY KEY)")
+        database.execute("INSERT INTO t1 VALUES (1)")
+        database.execute("CREATE SCHEMA other")
+        database.execute("CREATE TABLE other.t3 (id INTEGER PRIMARY KEY, note VARCHAR)")
+        database.execute("INSERT INTO other.t3 VALUES (3, 'three')")
+        database.execute("CREATE VIEW other.latest AS SELECT max(id) AS id FROM other.t3")
+        database.execute('CREATE SCHEMA "o.d:d"')
+        database.execute('CREATE TABLE "o.d:d"."t.5" (id INTEGER)')
+        database.execute('INSERT INTO "o.d:d"."t.5" VALUES (5)')
+    return f"jdbc:duckdb:{path}"
+
+
+class TestSchemas:
+    @pytest.mark.parametrize(
+        ("props", "expected"),
+        [
+            ({}, {"t1": (1,), "t3": (3, "three"), "t.5": (5,)}),
+            ({"schema.pattern": "main"}, {"t1": (1,)}),
+            ({"schema.pattern": "oth%"}, {"t3": (3, "three")}),
+            ({"schema.pattern": "oth%", "table.types": "VIEW"}, {"latest": (3,)}),
+            ({"table.whitelist": "other.t3"}, {"t3": (3, "three")}),
+            ({"table.whitelist": '"o.d:d"."t.5",t1'}, {"t1": (1,), "t.5": (5,)}),
+            ({"table.blacklist": "other.t3,t.5"}, {"t1": (1,)}),
+            ({"table.include.list": r"other\..*"}, {"t3": (3, "three")}),
+            ({"table.include.list": ".*", "table.exclude.list": r"other\..*,t1"}, {"t.5": (5,)}),
+        ],
+    )
+    def test_tables_of_all_schemas_are_read(
+        self, url_with_schemas: str, props: dict[str, str], expected: dict[str, tuple[object, ...]]
+    ) -> None:
+        batches = read_all({"connection.url": url_with_schemas, "mode": "bulk", **props})
+        assert {batch.topic: row for batch in batches for row in batch.values} == expected
+
+    def test_tables_with_equal_names_in_two_schemas_are_told_apart(self, url_with_schemas: str, tmp_path: Path) -> None:
+        path = shutil.copy(url_with_schemas.removeprefix("jdbc:duckdb:"), tmp_path / "equal.duckdb")
+        with duckdb.connect(str(path)) as database:
+            database.execute("CREATE TABLE t3 (price DOUBLE)")
+            database.execute("INSERT INTO t3 VALUES (0.5)")
+        props = {"connection.url": f"jdbc:duckdb:{path}", "mode": "bulk"}
+        with pytest.raises(ConnectError, match=r"tables other\.t3 and t3 would be written to the same topic"):
+            read_all(props)
+        assert rows(read_all({**props, "table.whitelist": "other.t3"})) == [(3, "three")]
+        (batch,) = read_all({**props, "table.whitelist": "t3", "schema.pattern": "main"})
+        assert (batch.source_partition["table"], batch.values) == ("t3", [(0.5,)])
+
+    def test_source_partition_contains_the_schema(self, url_with_schemas: str) -> None:
+        props = {"connection.url": url_with_schemas, "mode": "incrementing", "incrementing.column.name": "id"}
+        offsets = Offsets()
+        (batch,) = read_all({**props, "table.whitelist": "other.t3"}, offsets)
+        assert batch.source_partition == {"protocol": "1", "table": "other.t3"}
+        assert read_all({**props, "table.whitelist": "other.t3"}, offsets) == []
+
+    def test_database_without_an_information_schema_lists_the_tables_of_its_default_schema(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "shop.sqlite"
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("CREATE TABLE t1 (id INTEGER PRIMARY KEY)")
+            database.execute("INSERT INTO t1 VALUES (1)")
+            database.execute("CREATE VIEW v1 AS SELECT id FROM t1")
+        props = {"connection.url": f"jdbc:sqlite+pysqlite:{path}", "mode": "bulk", "table.types": "TABLE,VIEW"}
+        assert rows(read_all(props)) == [(1,), (1,)]
+        assert rows(read_all({**props, "schema.pattern": "ma%"})) == [(1,), (1,)]
+        assert read_all({**props, "schema.pattern": "other"}) == []
 
 
 def test_missing_sqlalchemy_dialect_is_a_config_error_and_an_invalid_query_fails_the_source(path: Path) -> None:

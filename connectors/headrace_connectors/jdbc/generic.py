@@ -28,14 +28,20 @@ from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import credentials
 from headrace_connectors.jdbc.dialects import Connection, Description, Dialect, ResultSet, engine_for
-from headrace_connectors.jdbc.names import split_name
+from headrace_connectors.jdbc.names import like_to_regex, qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.tables import Table
 from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer
 from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
 logger = logging.getLogger(__name__)
 
 _PARAMETER = "\0"
+_TABLES = """
+    SELECT table_schema, table_name, table_type FROM information_schema.tables
+    WHERE lower(table_schema) NOT IN ('information_schema', 'pg_catalog', 'sys')
+"""
+_TABLE_TYPES = {"BASE TABLE": "TABLE", "VIEW": "VIEW"}
 _TYPES_OF_VALUES: Mapping[type, sql.TypeEngine[Any]] = {
     bool: sql.Boolean(),
     int: sql.BigInteger(),
@@ -98,6 +104,31 @@ class GenericDialect(Dialect):
     def escape_parameter_markers(self, sql: str) -> str:
         return sql.replace(":", "\\:")
 
+    def tables(self) -> list[Table]:
+        """Return the tables and views of the schemas that match `schema.pattern`.
+
+        The names of tables outside the default schema are qualified. If the database has no information_schema.tables,
+        and schema.pattern is not set, return only the tables of the default schema.
+        """
+        pattern = like_to_regex(self.config.schema_pattern) if self.config.schema_pattern else None
+        with self._inspector() as inspector:
+            try:
+                found = self._tables_of_information_schema()
+            except sqlalchemy.exc.DBAPIError as error:
+                logger.debug("Listing tables with SQLAlchemy, because information_schema cannot be read: %s", error)
+                found = _tables_of_inspector(inspector, pattern)
+            default = inspector.default_schema_name
+        return [
+            Table(qualified_name([None if schema == default else schema, name]), _TABLE_TYPES[kind.upper()])
+            for schema, name, kind in found
+            if kind.upper() in _TABLE_TYPES and (pattern is None or pattern.fullmatch(schema or ""))
+        ]
+
+    def _tables_of_information_schema(self) -> list[tuple[str | None, str, str]]:
+        """Return the schema, name and type of each table that information_schema.tables lists."""
+        with self.engine.connect() as connection:
+            return [(schema, name, kind) for schema, name, kind in connection.execute(sqlalchemy.text(_TABLES))]
+
     def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
         try:
             return super()._reflect(table)
@@ -111,14 +142,13 @@ class GenericDialect(Dialect):
     def _columns_of_schema(self, table: str) -> Sequence[Mapping[str, Any]]:
         """Return a table's columns from information_schema.columns. Raises MissingError if the table does not exist."""
         *schemas, name = split_name(table)
-        schema = "table_schema = :schema" if schemas else "table_schema NOT IN ('information_schema', 'pg_catalog')"
         statement = sqlalchemy.text(
             "SELECT column_name, data_type, is_nullable FROM information_schema.columns "
-            f"WHERE table_name = :name AND {schema} ORDER BY ordinal_position"
+            "WHERE table_name = :name AND table_schema = :schema ORDER BY ordinal_position"
         )
-        parameters = {"name": name} | ({"schema": schemas[-1]} if schemas else {})
         with self.engine.connect() as connection:
-            found = connection.execute(statement, parameters).fetchall()
+            schema = schemas[-1] if schemas else sqlalchemy.inspect(connection).default_schema_name
+            found = connection.execute(statement, {"name": name, "schema": schema}).fetchall()
         if not found:
             raise self._missing(table)
         return [
@@ -185,6 +215,22 @@ class _Rows:
     def fetchmany(self, count: int) -> list[tuple[Any, ...]]:
         """Return at most `count` rows."""
         return [tuple(row) for row in self._result.fetchmany(count)]
+
+
+def _tables_of_inspector(inspector: Inspector, pattern: re.Pattern[str] | None) -> list[tuple[str | None, str, str]]:
+    """Return the schema, name and type of each table in the schemas that match `pattern`.
+
+    If `pattern` is None, return the tables of the default schema.
+    """
+    default = inspector.default_schema_name
+    schemas = (
+        [default] if pattern is None else [name for name in inspector.get_schema_names() if pattern.fullmatch(name)]
+    )
+    found: list[tuple[str | None, str, str]] = []
+    for schema in schemas:
+        found += ((schema, name, "BASE TABLE") for name in inspector.get_table_names(schema=schema))
+        found += ((schema, name, "VIEW") for name in inspector.get_view_names(schema=schema))
+    return found
 
 
 _STRING = sql.String()
