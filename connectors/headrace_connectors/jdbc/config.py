@@ -13,7 +13,13 @@ from headrace.api.errors import ConfigError
 from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 from headrace_connectors.common.time_zones import check_time_zone
 from headrace_connectors.jdbc import url
-from headrace_connectors.jdbc.config_rules import check_java_patterns, errors_of_source
+from headrace_connectors.jdbc.config_rules import (
+    SQL_SERVER_SNAPSHOT,
+    UNSUPPORTED_TABLE_TYPES,
+    check_java_patterns,
+    errors_of_source,
+    warnings_about_values,
+)
 from headrace_connectors.jdbc.connections import (
     CREDENTIALS_PROVIDER_DOC,
     check_credentials_provider,
@@ -26,7 +32,14 @@ Mode = Literal["bulk", "incrementing", "timestamp", "timestamp+incrementing"]
 _NUMERIC_MAPPINGS = ("none", "precision_only", "best_fit", "best_fit_eager_double")
 _UNSUPPORTED_COLUMNS = ("text", "warn", "fail")
 _UNMAPPABLE_VALUES = ("fail", "null", "clamp", "skip")
-_ISOLATION_MODES = ("DEFAULT", "READ_UNCOMMITTED", "READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE")
+_ISOLATION_MODES = (
+    "DEFAULT",
+    "READ_UNCOMMITTED",
+    "READ_COMMITTED",
+    "REPEATABLE_READ",
+    "SERIALIZABLE",
+    SQL_SERVER_SNAPSHOT,
+)
 _GRANULARITIES = (
     "connect_logical",
     "micros_long",
@@ -101,7 +114,7 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
     schema_pattern: str | None = key(
         "schema.pattern",
         default=None,
-        doc="Read only tables of schemas whose names match this SQL LIKE pattern.",
+        doc="Read only tables of schemas whose names match this SQL LIKE pattern. It has no effect in SQLite.",
         group=_DATABASE,
     )
     catalog_pattern: str | None = key(
@@ -115,7 +128,8 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
         "table.types",
         default=["TABLE"],
         doc="Types of tables to read: TABLE, VIEW, and with PostgreSQL PARTITIONED TABLE, MATERIALIZED VIEW and "
-        "FOREIGN TABLE. TABLE includes the partitions of partitioned tables, unless PARTITIONED TABLE is listed too.",
+        "FOREIGN TABLE. TABLE includes the partitions of partitioned tables, unless PARTITIONED TABLE is listed too. "
+        f"Accepted and ignored with a warning: {', '.join(UNSUPPORTED_TABLE_TYPES)}.",
         group=_DATABASE,
     )
     credentials_provider_class: str = key(
@@ -216,7 +230,8 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
         default="DEFAULT",
         one_of=_ISOLATION_MODES,
         case_insensitive=True,
-        doc="Isolation level of the transactions that read tables.",
+        doc="Isolation level of the transactions that read tables. It has an effect only in PostgreSQL, MySQL and "
+        "MariaDB. SQL_SERVER_SNAPSHOT is accepted and has no effect.",
         group=_DATABASE,
     )
 
@@ -371,13 +386,25 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
     def warnings_about_keys(self) -> list[str]:
         """Return one warning for each key that is set and has no effect."""
         found = super().warnings_about_keys()
-        database = url.parse(self.connection_url).database
-        if self.catalog_pattern and not like_to_regex(self.catalog_pattern).fullmatch(database):
+        database = url.parse(self.connection_url)
+        if self.catalog_pattern and not like_to_regex(self.catalog_pattern).fullmatch(database.database):
             found.append(
                 f"Configuration catalog.pattern={self.catalog_pattern} has no effect: the connector reads the database "
                 "in connection.url"
             )
+        found += warnings_about_values(
+            database,
+            schema_pattern=self.schema_pattern,
+            table_types=self.table_types,
+            isolation_mode=self.transaction_isolation_mode,
+        )
         return found + warnings_about_dialect(self)
+
+    @property
+    def isolation_level(self) -> str | None:
+        """The isolation level to set in PostgreSQL, MySQL or MariaDB, or None to keep the database's default."""
+        mode = self.transaction_isolation_mode
+        return None if mode in ("DEFAULT", SQL_SERVER_SNAPSHOT) else mode
 
     @property
     def sql(self) -> str:

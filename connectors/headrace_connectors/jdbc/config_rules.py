@@ -8,8 +8,24 @@ from typing import Any
 from headrace.api.errors import ConfigError
 from headrace.data.java_regex import JavaPattern
 from headrace_connectors.jdbc.query_text import single_statement
+from headrace_connectors.jdbc.url import JdbcUrl
 
+UNSUPPORTED_TABLE_TYPES = (
+    "ALIAS",
+    "GLOBAL TEMPORARY",
+    "LOCAL TEMPORARY",
+    "SYNONYM",
+    "SYSTEM TABLE",
+    "SYSTEM VIEW",
+    "TEMPORARY TABLE",
+    "TEMPORARY VIEW",
+)
+"""Types that JDBC drivers return and the source never reads. They are accepted, because Confluent's source has them."""
 TABLE_TYPES = ("TABLE", "VIEW", "PARTITIONED TABLE", "MATERIALIZED VIEW", "FOREIGN TABLE")
+
+
+SQL_SERVER_SNAPSHOT = "SQL_SERVER_SNAPSHOT"
+"""An isolation level of SQL Server."""
 
 
 def check_java_patterns(patterns: list[str]) -> None:
@@ -58,6 +74,29 @@ def errors_of_source(values: Mapping[str, Any]) -> Iterator[ConfigError]:
         yield ConfigError("topic.prefix", None, "must be set for a query: it is the name of the topic")
 
 
+def warnings_about_values(
+    database: JdbcUrl, *, schema_pattern: str | None, table_types: Sequence[str], isolation_mode: str
+) -> Iterator[str]:
+    """Yield a warning for each value that has no effect on the database in connection.url."""
+    name = database.kind
+    if schema_pattern and database.is_known and name == "sqlite":
+        yield f"Configuration schema.pattern={schema_pattern} has no effect: {name} databases have no schemas"
+    is_postgresql = database.is_known and name == "postgresql"
+    supported = TABLE_TYPES if is_postgresql else ("TABLE", "VIEW")
+    ignored = [kind.strip() for kind in table_types if kind.strip().upper() not in supported]
+    if ignored:
+        yield (
+            f"Configuration table.types={','.join(ignored)} has no effect: in {name} databases, the connector reads "
+            f"only {', '.join(supported)}"
+        )
+    has_isolation = database.is_known and name != "sqlite" and isolation_mode != SQL_SERVER_SNAPSHOT
+    if isolation_mode != "DEFAULT" and not has_isolation:
+        yield (
+            f"Configuration transaction.isolation.mode={isolation_mode} has no effect: the connector sets only the "
+            "levels of the SQL standard, and only in PostgreSQL, MySQL and MariaDB"
+        )
+
+
 def _exclusion_errors(values: Mapping[str, Any], selections: Sequence[str]) -> Iterator[ConfigError]:
     """Yield errors in table.exclude.list. `selections` are the other keys that select what to read."""
     excluded = values.get("table.exclude.list")
@@ -75,7 +114,7 @@ def _exclusion_errors(values: Mapping[str, Any], selections: Sequence[str]) -> I
 def _value_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
     """Yield errors in the values of single keys. The types of the values have already been validated."""
     for kind in values.get("table.types") or ():
-        if kind.strip().upper() not in TABLE_TYPES:
+        if kind.strip().upper() not in (*TABLE_TYPES, *UNSUPPORTED_TABLE_TYPES):
             reason = f"unknown table type {kind}; the types are {', '.join(TABLE_TYPES)}"
             yield ConfigError("table.types", ",".join(values["table.types"]), reason)
     for name in ("query", "query.masked"):

@@ -145,9 +145,8 @@ class MysqlDialect(Dialect):
                 f"must name a database, as in jdbc:{self.url.kind}://host/db",
             )
         statements = [_WAIT_FOR_READER]
-        if self.config.transaction_isolation_mode != "DEFAULT":
-            level = self.config.transaction_isolation_mode.replace("_", " ")
-            statements.append(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        if level := self.config.isolation_level:
+            statements.append(f"SET SESSION TRANSACTION ISOLATION LEVEL {level.replace('_', ' ')}")
         self._zero_dates = properties_of(self.url, self.config).zero_dates
         return mysql_engine(self.url, self.config, statements, conv=decoders(self._zero_dates), autocommit=False)
 

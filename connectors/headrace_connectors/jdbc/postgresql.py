@@ -289,8 +289,7 @@ class PostgresqlDialect(Dialect):
         return described, [name for name in keys if name not in nullable]
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        if self.config.transaction_isolation_mode != "DEFAULT":
-            level = self.config.transaction_isolation_mode
+        if level := self.config.isolation_level:
             connection.isolation_level = psycopg.IsolationLevel[level]
 
     def connect(self) -> Connection:

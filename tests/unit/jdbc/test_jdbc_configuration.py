@@ -11,6 +11,7 @@ from headrace_connectors.jdbc.tables import select_tables
 
 SOURCE = {"connection.url": "jdbc:postgresql://localhost/shop", "mode": "bulk", "topic.prefix": "shop-"}
 SINK = {"connection.url": "jdbc:postgresql://localhost/shop"}
+SERIALIZABLE = {"transaction.isolation.mode": "SERIALIZABLE"}
 
 
 def source_errors(**props: str) -> dict[str, str]:
@@ -117,12 +118,40 @@ class TestKeysWithoutEffect:
             ({"dialect.name": "OracleDatabaseDialect"}, "dialect.name=OracleDatabaseDialect has no effect"),
             ({"poll.linger.ms": "1"}, "poll.linger.ms has no effect: a poll returns as soon as there are rows"),
             ({"max.buffer.size": "1"}, "max.buffer.size has no effect"),
+            ({"table.types": "TABLE,synonym,view"}, "table.types=synonym has no effect: in postgresql databases"),
+            ({"table.types": "SYSTEM TABLE,LOCAL TEMPORARY"}, "table.types=SYSTEM TABLE,LOCAL TEMPORARY has no effect"),
+            ({"connection.url": "jdbc:mariadb://h/db", "table.types": "FOREIGN TABLE"}, "reads only TABLE, VIEW"),
+            ({"connection.url": "jdbc:duckdb:/db", "table.types": "FOREIGN TABLE"}, "reads only TABLE, VIEW"),
+            ({"connection.url": "jdbc:sqlite:/db", "schema.pattern": "shop"}, "schema.pattern=shop has no effect"),
+            ({"connection.url": "jdbc:sqlite:/db", **SERIALIZABLE}, "isolation.mode=SERIALIZABLE has no effect"),
+            ({"connection.url": "jdbc:duckdb:/db", **SERIALIZABLE}, "isolation.mode=SERIALIZABLE has no effect"),
+            ({"connection.url": "duckdb:///db", **SERIALIZABLE}, "isolation.mode=SERIALIZABLE has no effect"),
+            ({"transaction.isolation.mode": "sql_server_snapshot"}, "mode=SQL_SERVER_SNAPSHOT has no effect"),
             ({"date.calendar.system": "legacy"}, "date.calendar.system has no effect"),
         ],
     )
     def test_jdbc_source_warns_about_configs_without_effect(self, props: dict[str, str], warning: str) -> None:
         (found,) = JdbcSourceConfig.parse(SOURCE | props).warnings_about_keys()
         assert warning in found
+
+    @pytest.mark.parametrize(
+        "props",
+        [
+            {"schema.pattern": "shop", **SERIALIZABLE, "table.types": "VIEW,FOREIGN TABLE,PARTITIONED TABLE"},
+            {"connection.url": "jdbc:mysql://h/db", "schema.pattern": "shop", **SERIALIZABLE},
+            {"connection.url": "jdbc:duckdb:/db", "schema.pattern": "shop", "table.types": "table,View"},
+            {"connection.url": "jdbc:sqlite:/db", "transaction.isolation.mode": "default"},
+        ],
+    )
+    def test_jdbc_source_does_not_warn_about_values_that_have_an_effect(self, props: dict[str, str]) -> None:
+        assert JdbcSourceConfig.parse(SOURCE | props).warnings_about_keys() == []
+
+    def test_unknown_table_type_or_isolation_mode_is_an_error(self) -> None:
+        assert (
+            "unknown table type TABEL; the types are TABLE, VIEW" in source_errors(table__types="TABEL")["table.types"]
+        )
+        errors = source_errors(transaction__isolation__mode="SNAPSHOT")
+        assert "SQL_SERVER_SNAPSHOT" in errors["transaction.isolation.mode"]
 
     @pytest.mark.parametrize(
         ("props", "warning"),
