@@ -77,6 +77,7 @@ test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is
 	@$(TIMED) -m "$(LONG) and timed"
 
 prove: $(STAMP) system-packages build ## run the tests that take hours
+	@tests/support/system_packages.sh mariadb-server
 	@TEST_EXAMPLES=all $(UNIT) -m "hypothesis and $(QUICK)"
 	@$(PYTEST) -m "prove"
 
