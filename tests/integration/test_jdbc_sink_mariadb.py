@@ -135,6 +135,7 @@ def test_values_that_mysql_cannot_represent_are_reported(url: str, database: Any
     records[1] = item(1, price=float("nan"))
     run = put(url, records, errors__tolerance="all")
     assert [found.offset for found, _ in run.reported] == [1, 3]
+    assert str(run.reported[0][1]).endswith("(column price: type double, value FLOAT64)")
     assert query(database, "SELECT count(*) FROM items") == [(4,)]
 
 

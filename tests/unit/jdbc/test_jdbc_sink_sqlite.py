@@ -385,8 +385,28 @@ class TestErrors:
         with pytest.raises(DataError) as error:
             put(url, [item(number) for number in range(5)])
         assert "rejects record items-0@3 for table" in str(error.value)
-        assert "fields: id INT32, name STRING, price FLOAT64" in str(error.value)
+        assert str(error.value).endswith(
+            "(column id: type INTEGER, value INT32; column name: type TEXT, value STRING; column price: type REAL, "
+            "value FLOAT64)"
+        )
         assert query(database, "SELECT count(*) FROM items") == [(0,)]
+
+    @pytest.mark.parametrize("declared", ["INTEGER", "TEXT NOT NULL"])
+    def test_error_for_a_rejected_value_names_the_column_its_type_and_the_type_of_the_value(
+        self, url: str, database: Path, declared: str
+    ) -> None:
+        query(database, f"CREATE TABLE items (id INTEGER, name {declared}, price REAL) STRICT")
+        value = {"id": 1, "name": "x" if declared == "INTEGER" else None, "price": 1.0}
+        with pytest.raises(DataError) as error:
+            put(url, [record(0, value)])
+        assert str(error.value).endswith(f"(column name: type {declared.split()[0]}, value STRING)")
+
+    def test_error_for_a_value_that_the_sink_cannot_convert_names_the_column_its_type_and_the_type_of_the_value(
+        self, url: str, database: Path
+    ) -> None:
+        query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL)")
+        with pytest.raises(DataError, match=r"NaN as NULL \(column price: type REAL, value FLOAT64\)$"):
+            put(url, [item(1, price=float("nan"))])
 
     def test_records_that_the_database_rejects_are_reported_and_other_records_are_written_if_errors_are_tolerated(
         self, url: str, database: Path

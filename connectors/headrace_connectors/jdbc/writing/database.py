@@ -343,6 +343,28 @@ class Database(ABC):
         """Execute `sql`, which contains the driver's parameter markers, once for each row."""
         cursor.executemany(sql, rows)
 
+    # -- rejected rows
+
+    def column_types(self, connection: Connection, table: ExistingTable) -> dict[str, str]:
+        """Read the SQL types of a table's columns from the database, by column name."""
+        cursor = connection.cursor()
+        try:
+            cursor.execute(self.column_types_sql(table))
+            return {name: kind for name, kind, *_ in cursor.fetchall()}
+        finally:
+            cursor.close()
+
+    @abstractmethod
+    def column_types_sql(self, table: ExistingTable) -> str:
+        """Return a statement without parameters. Its first two columns are the name and the type of each column."""
+
+    def column_at_fault(self, connection: Connection, target: Target, row: Run, error: Exception) -> str | None:
+        """Return the column of the target table whose value caused `error`, or None if the column is unknown.
+
+        `row` has one row, which the database has rejected.
+        """
+        return None
+
     # -- transactions
 
     def begin(self, connection: Connection) -> None:  # noqa: B027 - most drivers begin transactions implicitly

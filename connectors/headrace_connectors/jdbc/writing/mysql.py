@@ -8,6 +8,8 @@ sent, because the server would end the connection.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -22,6 +24,7 @@ from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, mysql_engine, properties_of
 from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.fields import Column
+from headrace_connectors.jdbc.writing.runs import Run
 
 _KEY_LENGTH = 255
 _OF_RECORDS = frozenset({1118, 1153, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1643, 1644, 1690, 3140, 3819, 4025})
@@ -30,6 +33,10 @@ _CHARACTERS_OF_OTHER_TYPES = 80
 """An upper bound of the length of all other values. The longest of these values are decimals with 65 digits."""
 _BYTES_PER_CHARACTER = 4
 _FORBIDDEN = frozenset({1044, 1045, 1142, 1143, 1227})
+_COLUMN = re.compile(
+    r"(?:[Cc]olumn|^Field) '(.*)' (?:at row \d+|cannot be null|doesn't have a default value)", re.DOTALL
+)
+_QUALIFIED_COLUMN = re.compile(r" for column (`.*`) at row \d+$", re.DOTALL)
 _STRICT = "SET sql_mode = CONCAT_WS(',', NULLIF(@@sql_mode, ''), 'STRICT_TRANS_TABLES')"
 _COLUMNS = """
     SELECT column_name, data_type FROM information_schema.columns
@@ -142,6 +149,26 @@ class MysqlDatabase(Database):
                 raise DataError(f"the statement has {size} bytes, more than the server's max_allowed_packet")
         cursor.max_stmt_length = min(cursor.max_stmt_length, limit)
         super()._execute_many(cursor, sql, rows)
+
+    def column_types_sql(self, table: ExistingTable) -> str:
+        """Return SHOW COLUMNS."""
+        return f"SHOW COLUMNS FROM {table.quoted}"
+
+    def column_at_fault(self, connection: Connection, target: Target, row: Run, error: Exception) -> str | None:
+        """Return the column that the server's message names, or the column of a value that PyMySQL rejects.
+
+        PyMySQL rejects NaN and infinities. Its message does not name a column.
+        """
+        text = str(error.args[-1]) if error.args else ""
+        if (match := _COLUMN.search(text)) and match[1] in target.table.columns:
+            return match[1]
+        if match := _QUALIFIED_COLUMN.search(text):  # MariaDB does not double a backtick in a name
+            return max((name for name in target.table.columns if match[1].endswith(f"`{name}`")), key=len, default=None)
+        if isinstance(error, pymysql.ProgrammingError) and not isinstance(error.args[0], int):
+            for column, (value,) in zip(row.columns, row.values, strict=True):
+                if isinstance(value, float) and not math.isfinite(value):
+                    return target.table.column(column.name)
+        return None
 
     def begin(self, connection: Connection) -> None:
         """Begin a transaction."""

@@ -38,7 +38,9 @@ from headrace_connectors.jdbc.writing.database import (
     last_of_each_key,
 )
 from headrace_connectors.jdbc.writing.fields import Column
+from headrace_connectors.jdbc.writing.postgresql_columns import column_types_sql, first_invalid_column
 from headrace_connectors.jdbc.writing.postgresql_copy import SEQUENCE, CopyAttempts, TemporaryTables, copy_rows
+from headrace_connectors.jdbc.writing.runs import Run
 
 logger = logging.getLogger(__name__)
 
@@ -317,6 +319,23 @@ class PostgresqlDatabase(Database):
             cursor.nextset()
             (accepts_copy,) = cursor.fetchone()
         return bool(accepts_copy)
+
+    def column_types_sql(self, table: ExistingTable) -> str:
+        """Return a query of the catalog. It formats types as the server's messages do."""
+        return column_types_sql(table.quoted)
+
+    def column_at_fault(self, connection: Connection, target: Target, row: Run, error: Exception) -> str | None:
+        """Return the column that the server's error names, or the first column that cannot store its value."""
+        assert isinstance(error, psycopg.Error)
+        if error.diag.column_name in target.table.columns:
+            return error.diag.column_name
+        if not isinstance(error, psycopg.DataError):
+            return None
+        texts: dict[str, str | None] = {}
+        for column, values in zip(row.columns, row.values, strict=True):
+            (value,) = self.convert(target.table, column, values)
+            texts[target.table.column(column.name) or column.name] = _text_of_plain(value)
+        return first_invalid_column(connection, target.table.quoted, texts, error)
 
     def check_constraints_immediately(self, connection: Connection) -> None:
         """Check deferrable constraints at the end of each statement of the open transaction."""

@@ -21,6 +21,7 @@ from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace_connectors.jdbc.dialects import engine_for
+from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.sqlite import TRANSIENT_CODES
 from headrace_connectors.jdbc.writing.database import (
     Connection,
@@ -31,10 +32,12 @@ from headrace_connectors.jdbc.writing.database import (
     milliseconds_of_day,
 )
 from headrace_connectors.jdbc.writing.fields import Column
+from headrace_connectors.jdbc.writing.runs import Run
 
 _BUSY_TIMEOUT_S = 10.0
 _PRIMARY_CODE = 0xFF
 _MISSING = ("no such table", "no such column", "has no column named")
+_ABOUT_ONE_COLUMN = ("NOT NULL constraint failed: ", "cannot store ")
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT", "BLOB")
 _REAL_TYPES = ("REAL", "FLOA", "DOUB")
 _DAY_MS = 86_400_000
@@ -161,6 +164,18 @@ class SqliteDatabase(Database):
         changes = ", ".join(f"{name}=excluded.{name}" for name in target.others)
         action = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
         return f"{self.insert_sql(target)} ON CONFLICT ({', '.join(target.keys)}) {action}"
+
+    def column_types_sql(self, table: ExistingTable) -> str:
+        """Return PRAGMA table_xinfo."""
+        *schemas, name = split_name(table.quoted)
+        arguments = ", ".join("'" + part.replace("'", "''") + "'" for part in (name, *schemas))
+        return f"SELECT name, type FROM pragma_table_xinfo({arguments})"
+
+    def column_at_fault(self, connection: Connection, target: Target, row: Run, error: Exception) -> str | None:
+        """Return the column at the end of SQLite's message about a null value or about a value of a STRICT table."""
+        text = str(error)
+        names = [name for name in target.table.columns if text.endswith(f".{name}")]
+        return max(names, key=len) if names and text.startswith(_ABOUT_ONE_COLUMN) else None
 
     def has_rolled_back(self, connection: Connection) -> bool:
         """Whether ON CONFLICT ROLLBACK or RAISE(ROLLBACK) has ended the transaction."""

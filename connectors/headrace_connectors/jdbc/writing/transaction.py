@@ -7,8 +7,8 @@ the transaction is rolled back, and all runs are written again with savepoints.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from headrace.api.errors import DataError, RecordErrors
 from headrace.data.sink_records import SinkRecords
@@ -177,7 +177,7 @@ class Writer:
             return
         has_savepoint = is_transactional and self._uses_savepoints
         try:
-            with self._database.savepoint(self._connection) if has_savepoint else nullcontext():
+            with self._savepoint(target):
                 self._database.write(self._connection, target, run)
         except (DataError, self._database.driver_error) as error:
             if not isinstance(error, DataError) and not self._database.is_record_error(error):
@@ -195,17 +195,47 @@ class Writer:
             self._write_run(run.part(0, middle), target)
             self._write_run(run.part(middle, len(run)), target)
 
+    def _savepoint(self, target: Target) -> AbstractContextManager[None]:
+        has_savepoint = target.table.is_transactional and self._uses_savepoints
+        if has_savepoint and not self._database.has_rolled_back(self._connection):
+            return self._database.savepoint(self._connection)
+        return nullcontext()
+
     def _reject(self, run: Run, target: Target, cause: Exception) -> None:
         index = run.indexes[0]
         record = self._records[index]
-        fields = ", ".join(f"{column.name} {column.schema.name or column.schema.type.name}" for column in run.columns)
         text = str(cause) if isinstance(cause, DataError) else self._database.error_text(cause)
         error = DataError(
             f"{self._database.address} rejects record {record.original_topic}-{record.original_partition}@"
-            f"{record.original_offset} for table {target.table.quoted}: {text} (fields: {fields})"
+            f"{record.original_offset} for table {target.table.quoted}: {text} ({self._columns(run, target, cause)})"
         )
         error.__cause__ = cause
         if not self._tolerates_errors:
             raise RecordErrors({index: error}) from cause
         self._errors[index] = error
         self._rejected.append((run, target))
+
+    def _columns(self, row: Run, target: Target, cause: Exception) -> str:
+        """Describe the column whose value caused the error: its name, its type and the type of the value.
+
+        If this column is unknown, describe all columns of the row.
+        """
+        types: Mapping[str, str] = {}
+        at_fault = None
+        try:
+            with self._savepoint(target):
+                types = self._database.column_types(self._connection, target.table)
+                if isinstance(cause, self._database.driver_error):
+                    at_fault = self._database.column_at_fault(self._connection, target, row, cause)
+        except self._database.driver_error as error:
+            if self._database.is_transient(error):
+                raise
+            logger.debug("Cannot read the columns of table %s: %s", target.table.quoted, error)
+        descriptions = {}
+        for column in row.columns:
+            name = target.table.column(column.name) or column.name
+            value_type = column.schema.name or column.schema.type.name
+            descriptions[name] = f"column {name}: type {types.get(name, 'unknown')}, value {value_type}"
+            if isinstance(cause, DataError) and str(cause).startswith(f"field {column.name}: "):
+                at_fault = name
+        return descriptions.get(at_fault or "") or "; ".join(descriptions.values())
