@@ -20,16 +20,40 @@ from support.ports import free_port
 _START_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MariaDb:
     """A running server with the database `shop`."""
 
     port: int
+    command: list[str]
+    log: Path
     user: str = "tester"
+    _process: subprocess.Popen[bytes] | None = None
 
     @property
     def jdbc_url(self) -> str:
         return f"jdbc:mariadb://127.0.0.1:{self.port}/shop"
+
+    def start(self) -> None:
+        """Start the server, and wait until it accepts connections."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        _wait(self.port, self._process, self.log)
+
+    def kill(self) -> None:
+        """Kill the server. It recovers from its log when it starts again.
+
+        Transactions are lost unless the server has the option `--innodb-flush-log-at-trx-commit=2`.
+        """
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Stop the server, and wait until it has exited."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(timeout=60)
 
 
 def unavailable_reason() -> str | None:
@@ -56,7 +80,7 @@ def running(*options: str) -> Iterator[MariaDb]:
               "--auth-root-authentication-method=normal"])  # fmt: skip
         init = directory / "init.sql"
         init.write_text(
-            "CREATE DATABASE shop CHARACTER SET utf8mb4;\nCREATE USER tester@'127.0.0.1';\n"
+            "CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\nCREATE USER IF NOT EXISTS tester@'127.0.0.1';\n"
             "GRANT ALL ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION;\n"
         )
         init.chmod(0o644)
@@ -64,14 +88,12 @@ def running(*options: str) -> Iterator[MariaDb]:
                    "--bind-address=127.0.0.1", f"--port={port}", f"--socket={directory / 's'}",
                    f"--init-file={init}", f"--pid-file={directory / 'pid'}", "--innodb-flush-log-at-trx-commit=0",
                    "--skip-name-resolve", *options]  # fmt: skip
-        with (directory / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        server = MariaDb(port, command, directory / "log")
         try:
-            _wait(port, process, directory / "log")
-            yield MariaDb(port)
+            server.start()
+            yield server
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            server.stop()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -7,7 +7,7 @@ import os
 import pwd
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,9 @@ class Postgres:
 
     port: int
     user: str = "postgres"
+    control: Sequence[str] = ()
+    """The command `pg_ctl` for this server, without an action."""
+    start_arguments: Sequence[str] = ()
 
     @property
     def jdbc_url(self) -> str:
@@ -30,6 +33,14 @@ class Postgres:
     @property
     def conninfo(self) -> str:
         return f"host=127.0.0.1 port={self.port} user={self.user} dbname=postgres"
+
+    def start(self) -> None:
+        """Start the server, and wait until it accepts connections."""
+        _run([*self.control, *self.start_arguments, "start"])
+
+    def stop(self) -> None:
+        """Stop the server immediately. It recovers from its log when it starts again."""
+        _run([*self.control, "-m", "immediate", "stop"])
 
 
 def unavailable_reason() -> str | None:
@@ -53,11 +64,12 @@ def running(**settings: str) -> Iterator[Postgres]:
         }
         arguments = " ".join(["-p", str(port), *(f"-c {name}={value}" for name, value in options.items())])
         control = [*as_user, _program("pg_ctl"), "-D", str(directory / "data"), "-w"]
-        _run([*control, "-l", str(directory / "log"), "-o", arguments, "start"])
+        server = Postgres(port, control=control, start_arguments=["-l", str(directory / "log"), "-o", arguments])
+        server.start()
         try:
-            yield Postgres(port)
+            yield server
         finally:
-            _run([*control, "-m", "immediate", "stop"])
+            server.stop()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

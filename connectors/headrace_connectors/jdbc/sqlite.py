@@ -66,6 +66,7 @@ TRANSIENT_CODES = frozenset(
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
         sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_CANTOPEN,
         sqlite3.SQLITE_PROTOCOL,
         sqlite3.SQLITE_SCHEMA,
