@@ -495,7 +495,7 @@ def test_dead_letter_queue_of_a_source_contains_records_that_fail_in_a_transform
     assert (first["topic"], first["source_partition"], first["source_offset"]) == ("counted", {"counter": 1}, {"n": 1})
     headers = dict(records[0].headers() or [])
     assert headers["__connect.errors.stage"] == b"TRANSFORMATION"
-    assert headers["__connect.errors.exception.message"] == b"1 is odd"
+    assert headers["__connect.errors.exception.message"] == b"transform f: 1 is odd"
     assert headers["__headrace.errors.source.offset"] == b'{"n":1}'
 
 

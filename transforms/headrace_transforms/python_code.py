@@ -251,19 +251,18 @@ class Python(Transformation[PythonConfig]):
         return changed
 
     def _located(self, error: Exception) -> Exception:
-        """Return an error that names the transform's alias, the file and the line."""
+        """Return an error that names the expression, or the file, line and function. The platform adds the alias."""
         if isinstance(error, RetriableError | _LocatedError):
             return error
         code, reason = self._code, f"{type(error).__name__}: {error}"
         if isinstance(error, DataError):
             reason = str(error)
-        owner = f"transform {self.alias}" if self.alias else "the transform"
         if code.file == _EXPRESSION_FILE:
-            located = _LocatedError(f"{owner}, expression {code.name}: {reason}")
+            located = _LocatedError(f"expression {code.name}: {reason}")
         else:
             line = _line(error, code.file)
             where = f", line {line}" if line else ""
-            located = _LocatedError(f"{owner}, file {code.file}{where}, function {code.name}: {reason}")
+            located = _LocatedError(f"file {code.file}{where}, function {code.name}: {reason}")
         located.__cause__ = error
         return located
 

@@ -72,7 +72,7 @@ class _StepRunner:
 
     def __init__(self, step: Step, operator: RetryWithToleranceOperator) -> None:
         self._step = step
-        self._operator = operator
+        self._operator = operator.for_transform(step.transformation.alias)
         self._class_name = step.class_name
         self._transforms_batches = _overrides(step.transformation, Transformation, "apply_batch", "apply")
         self._tests_batches = _overrides(step.predicate, Predicate, "test_batch", "test")

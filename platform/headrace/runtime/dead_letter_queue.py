@@ -135,7 +135,7 @@ class DeadLetterQueue:
             "stage": failure.stage.value,
             "class.name": failure.class_name,
             "exception.class.name": class_name_of(error),
-            "exception.message": traces.message_of(error),
+            "exception.message": failure.message,
             "exception.stacktrace": traces.trace_of(error),
         }
         return [(_CONTEXT_PREFIX + name, text.encode(errors="backslashreplace")) for name, text in fields.items()]

@@ -48,16 +48,31 @@ class Failure:
     class_name: str
     error: Exception
     attempts: int
+    transform: str = ""
+    """The alias of the transform that failed, or whose predicate failed."""
+
+    @property
+    def message(self) -> str:
+        """The error's message, after the transform's alias."""
+        return self._prefix + traces.message_of(self.error)
+
+    @property
+    def typed_message(self) -> str:
+        """The error's class and message, after the transform's alias."""
+        return f"{self._prefix}{type(self.error).__name__}: {traces.message_of(self.error)}"
+
+    @property
+    def _prefix(self) -> str:
+        return f"transform {self.transform}: " if self.transform else ""
 
 
 def tolerance_exceeded(failure: Failure, record: str) -> ToleranceExceeded:
     """Return the error that fails the task. `record` is a description of the failed record."""
-    error = failure.error
     exceeded = ToleranceExceeded(
         f"Tolerance exceeded in error handler: {record}, stage {failure.stage.value}, "
-        f"class {failure.class_name}: {type(error).__name__}: {traces.message_of(error)}"
+        f"class {failure.class_name}: {failure.typed_message}"
     )
-    exceeded.__cause__ = error
+    exceeded.__cause__ = failure.error
     return exceeded
 
 
@@ -149,6 +164,6 @@ class ErrorLog:
             failure.class_name,
             record,
             f", record value {value!r}" if self._policy.log_messages and value is not None else "",
-            traces.message_of(failure.error),
+            failure.message,
             traces.trace_of(failure.error).rstrip("\n"),
         )

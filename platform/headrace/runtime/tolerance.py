@@ -7,6 +7,7 @@ fails. The other records keep their order.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -54,6 +55,13 @@ class RetryWithToleranceOperator:
         self._now_ms = now_ms
         self._wait_ms = wait_ms
         self._rng = rng
+        self._transform = ""
+
+    def for_transform(self, alias: str) -> Self:
+        """Return an operator for one transform. Its errors name the transform's alias."""
+        operator = copy.copy(self)
+        operator._transform = alias
+        return operator
 
     def run_each(
         self, stage: Stage, class_name: str, operation: Callable[[_T], _R], items: Iterable[_T], part: Part
@@ -85,20 +93,21 @@ class RetryWithToleranceOperator:
         try:
             return operation(part), []
         except RecordErrors as error:
-            errors = _checked_errors(error, len(part), class_name)
+            errors = _checked_errors(error, len(part), self._name_of(class_name))
             if error.results is None and len(errors) < len(part):
                 raise ConnectError(
-                    f"{class_name} raised RecordErrors without the results of the good records ({message_of(error)}): "
-                    "pass them as results, or set stateless = True if the class can receive the same records again"
+                    f"{self._name_of(class_name)} raised RecordErrors without the results of the good records "
+                    f"({message_of(error)}): pass them as results, or set stateless = True if the class can receive "
+                    "the same records again"
                 ) from error
             for index, cause in errors.items():
-                self._give_up(Failure(stage, class_name, cause, 1), part.take([index]))
+                self._give_up(self._failure(stage, class_name, cause, 1), part.take([index]))
             return error.results, list(errors)
         except Exception as error:
             raise ConnectError(
-                f"{class_name} failed with {type(error).__name__}: {message_of(error)} (in a batch of {len(part)} "
-                f"records from {self._describe(part)}); to skip only bad records, raise RecordErrors with the results "
-                "of the other records"
+                f"{self._name_of(class_name)} failed with {type(error).__name__}: {message_of(error)} (in "
+                f"a batch of {len(part)} records from {self._describe(part)}); to skip only bad records, raise "
+                "RecordErrors with the results of the other records"
             ) from error
 
     def run(self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P) -> list[_R]:
@@ -111,7 +120,8 @@ class RetryWithToleranceOperator:
         try:
             return [operation(part)]
         except RecordErrors as error:
-            return self._run_without(stage, class_name, operation, part, _checked_errors(error, len(part), class_name))
+            errors = _checked_errors(error, len(part), self._name_of(class_name))
+            return self._run_without(stage, class_name, operation, part, errors)
         except Exception as error:  # noqa: BLE001 - plug-in code raises what it likes
             if len(part) == 1:
                 return self._retry(stage, class_name, partial(operation, part), part, 0, error)
@@ -136,7 +146,7 @@ class RetryWithToleranceOperator:
         """
         if not any(isinstance(error, RetriableError) for error in errors.values()):
             for index, error in errors.items():
-                self._give_up(Failure(stage, class_name, error, 1), part.take([index]))
+                self._give_up(self._failure(stage, class_name, error, 1), part.take([index]))
             good = [index for index in range(len(part)) if index not in errors]
             return self.run(stage, class_name, operation, part.take(good)) if good else []
         results: list[_R] = []
@@ -168,8 +178,14 @@ class RetryWithToleranceOperator:
                 error = next(iter(again.errors.values()))
             except Exception as again:  # noqa: BLE001
                 error = again
-        self._give_up(Failure(stage, class_name, error, attempts), part.take([index]))
+        self._give_up(self._failure(stage, class_name, error, attempts), part.take([index]))
         return []
+
+    def _failure(self, stage: Stage, class_name: str, error: Exception, attempts: int) -> Failure:
+        return Failure(stage, class_name, error, attempts, self._transform)
+
+    def _name_of(self, class_name: str) -> str:
+        return f"transform {self._transform} ({class_name})" if self._transform else class_name
 
     def _give_up(self, failure: Failure, part: Part) -> None:
         """Report the record in `part`. Raise ToleranceExceeded if errors are not tolerated."""
@@ -186,12 +202,12 @@ def without(part: _P, skipped: Sequence[int]) -> _P:
     return part.take([index for index in range(len(part)) if index not in left_out])
 
 
-def _checked_errors(error: RecordErrors, count: int, class_name: str) -> Mapping[int, Exception]:
+def _checked_errors(error: RecordErrors, count: int, name: str) -> Mapping[int, Exception]:
     """Return the errors by index. Raises ConnectError if no record has the index of an error."""
     for index in error.errors:
         if not (isinstance(index, int) and 0 <= index < count):
             raise ConnectError(
-                f"{class_name} raised RecordErrors for the index {index!r}, but it received {count} records: the keys "
+                f"{name} raised RecordErrors for the index {index!r}, but it received {count} records: the keys "
                 "of RecordErrors are the indexes of the failed records in the batch, from 0"
             ) from error
     return error.errors

@@ -23,7 +23,7 @@ from support.errors import error_policy
 PART = SourceBatch(
     "t", ["a", "b"], value_schema=STRING_SCHEMA, source_partition={"file": "f"}, source_offset={"n": 2}
 ).take([0])
-FAILURE = Failure(Stage.TRANSFORMATION, "C", DataError("bad"), 1)
+FAILURE = Failure(Stage.TRANSFORMATION, "C", DataError("bad"), 1, "mask")
 METADATA = RecordMetadata("dlq", 0, 0, 1)
 
 
@@ -73,7 +73,7 @@ def test_dlq_record_of_a_source_is_sent_when_the_producer_buffer_is_no_longer_fu
     make(producer).send(FAILURE, PART, results.append)
     [(columns, on_done)] = producer.sent
     assert json.loads(columns.values[0] or b"")["value"] == "a"
-    assert dict((columns.headers or [[]])[0])["__connect.errors.exception.message"] == b"bad"
+    assert dict((columns.headers or [[]])[0])["__connect.errors.exception.message"] == b"transform mask: bad"
     assert results == []
     on_done(METADATA, None)
     assert results == [None]

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from random import Random
 from typing import Any
 
 import pytest
 
 from headrace.api.errors import ConfigError, ConnectError, DataError, RecordErrors, RetriableError
-from headrace.runtime.error_policy import DeadLetterQueueConfig, ErrorPolicy, Failure, Stage, ToleranceExceeded
+from headrace.runtime.chain import Step, TransformChain
+from headrace.runtime.counters import Counters
+from headrace.runtime.error_policy import (
+    DeadLetterQueueConfig,
+    ErrorLog,
+    ErrorPolicy,
+    Failure,
+    Stage,
+    ToleranceExceeded,
+)
 from headrace.runtime.tolerance import RetryWithToleranceOperator
+from headrace.runtime.traces import trace_of
 from support.errors import error_policy
+from support.transforms import make_plugin, source_batch
 
 
 class Numbers(list[int]):
@@ -41,7 +53,7 @@ def stages(
     built = RetryWithToleranceOperator(
         policy,
         report=lambda failure, part: reported.append((failure, part)),
-        describe=lambda part: f"record {part[0]}",
+        describe=lambda part: f"record {part[0]}" if isinstance(part, Numbers) else "a record",
         now_ms=lambda: clock.ms,
         wait_ms=clock.wait,
         rng=Random(1),
@@ -96,6 +108,50 @@ def test_first_error_is_raised_if_errors_are_not_tolerated() -> None:
         built.run(Stage.TRANSFORMATION, "T", fails, Numbers([6, 7]))
     assert isinstance(caught.value.__cause__, DataError)
     assert [(str(failure.error), part) for failure, part in reported] == [("bad", [7])]
+
+
+@pytest.mark.parametrize(
+    ("name", "props", "value", "message"),
+    [
+        ("CastValue", {"spec": "int8"}, "x", "Value (x) was out of range for requested data type"),
+        ("Python", {"expression": "value + 1"}, "x", "expression value + 1: TypeError: can only concatenate str"),
+    ],
+)
+def test_error_of_a_transform_names_its_alias_once(
+    name: str, props: dict[str, str], value: Any, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The alias is in the message of the error, in its trace, in the log line, and in the message of a DLQ record."""
+    transform = make_plugin(name, **props)
+    transform.alias = "shorten"
+    with pytest.raises(ToleranceExceeded) as caught:
+        TransformChain([Step(transform)], stages(error_policy())[0]).apply(source_batch([value]))
+    where = f"stage TRANSFORMATION, class {transform.display_class()}: transform shorten: "
+    for text in (str(caught.value), trace_of(caught.value)):
+        assert text.count("shorten") == 1
+        assert where in text
+        assert message in text
+
+    built, reported = stages(TOLERANT)
+    assert TransformChain([Step(transform)], built).apply(source_batch([value])) == []
+    ((failure, _),) = reported
+    assert failure.message.startswith(f"transform shorten: {message}")
+    assert failure.message.count("shorten") == 1
+    with caplog.at_level(logging.ERROR):
+        ErrorLog("c-0", error_policy(tolerate=True, log=True), Counters()).add(failure, "record 1")
+    line = caplog.messages[0].splitlines()[0]
+    assert "Executing stage 'TRANSFORMATION'" in line
+    assert f"where record 1: transform shorten: {message}" in line
+    assert line.count("shorten") == 1
+
+
+def test_error_of_a_stateful_transform_without_record_indexes_names_the_alias() -> None:
+    built, _ = stages(TOLERANT)
+
+    def fails(_part: Numbers) -> None:
+        raise DataError("bad")
+
+    with pytest.raises(ConnectError, match=r"^transform shorten \(T\) failed with DataError: bad"):
+        built.for_transform("shorten").run_once(Stage.TRANSFORMATION, "T", fails, Numbers([1]))
 
 
 def test_operation_that_fails_with_retriable_errors_is_retried_with_backoff() -> None:
