@@ -20,6 +20,7 @@ from headrace_transforms.key_or_value import (
     require_maps,
     require_struct_schema,
 )
+from headrace_transforms.record_errors import place_of
 
 _PURPOSE = "cast types"
 
@@ -81,12 +82,15 @@ class Cast(KeyOrValue[CastConfig]):
         casts = _parse_spec(config.spec)
         self._whole = casts.get(None)
         self._casts = {name: target for name, target in casts.items() if name is not None}
+        self._schemaless_casts = [
+            (name, caster(None, target, place_of(self.side, name))) for name, target in self._casts.items()
+        ]
         self._replace_null = config.replace_null_with_default
         self._plans = SchemaCache(self._whole_plan if self._whole else self._struct_plan)
 
     def _whole_plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
         assert self._whole is not None
-        cast = caster(schema, self._whole)
+        cast = caster(schema, self._whole, place_of(self.side))
         updated = Schema(
             self._whole,
             name=schema.name,
@@ -101,7 +105,7 @@ class Cast(KeyOrValue[CastConfig]):
         return updated.replace(default=cast(schema.default)), lambda values: list(map(cast, values))
 
     def _struct_plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
-        require_struct_schema(schema, _PURPOSE)
+        require_struct_schema(schema, _PURPOSE, self.side)
         fields: list[tuple[str, Schema]] = []
         casts: dict[int, Callable[[Any], Any]] = {}
         for field in schema.fields:
@@ -109,7 +113,7 @@ class Cast(KeyOrValue[CastConfig]):
             if target is None:
                 fields.append((field.name, field.schema))
                 continue
-            cast = casts[field.index] = caster(field.schema, target)
+            cast = casts[field.index] = caster(field.schema, target, place_of(self.side, field.name))
             default = cast(field.schema.default)
             fields.append((field.name, Schema(target, optional=field.schema.optional, default=default)))
         updated = copy_basics(schema, fields).replace(optional=schema.optional)
@@ -123,9 +127,9 @@ class Cast(KeyOrValue[CastConfig]):
             updated, convert = self._plans(schema)
             return updated, convert(values)
         if self._whole is not None:
-            return None, list(map(caster(None, self._whole), values))
-        require_maps(values, _PURPOSE)
-        casts = [(name, caster(None, target)) for name, target in self._casts.items()]
+            return None, list(map(caster(None, self._whole, place_of(self.side)), values))
+        require_maps(values, _PURPOSE, self.side)
+        casts = self._schemaless_casts
         return None, [{**value, **{name: cast(value.get(name)) for name, cast in casts}} for value in values]
 
 

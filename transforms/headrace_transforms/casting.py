@@ -16,6 +16,7 @@ from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.text import java_string
 from headrace.data.value_text import iso_date_text
 from headrace.data.values import infer_type
+from headrace_transforms.record_errors import message_of, record_error, type_name
 
 TARGETS = (
     Type.INT8,
@@ -34,10 +35,11 @@ _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?", re.ASCII)
 
 
-def caster(schema: Schema | None, target: Type) -> Callable[[Any], Any]:
+def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], Any]:
     """Return a function that casts values with this schema to the target type. It does not change nulls.
 
-    The function raises DataError for a value that cannot be cast.
+    The function raises DataError for a value that cannot be cast. The message contains `place`, the value's type and
+    the target type.
     """
     cast = _TO[target]
     if schema is not None and not schema.type.is_primitive:
@@ -49,9 +51,10 @@ def caster(schema: Schema | None, target: Type) -> Callable[[Any], Any]:
     def apply(value: Any) -> Any:
         if value is None:
             return None
-        if base is not None and not isinstance(value, Decimal):
-            value = base(value)
-        return cast(value)
+        try:
+            return cast(value if base is None or isinstance(value, Decimal) else base(value))
+        except (DataError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise record_error(message_of(error), place, target.name, type_name(value, schema)) from None
 
     return apply
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.schema import Schema
 from headrace_transforms.key_or_value import KeyOrValue, TransformResult
+from headrace_transforms.record_errors import place_of, record_error, schema_type_name
 
 
 class DropConfig(Config):
@@ -43,10 +43,11 @@ class Drop(KeyOrValue[DropConfig]):
             return None
         if schema.optional or self._behavior == "force_optional":
             return schema.replace(optional=True)
-        raise DataError(
+        message = (
             f"schema.behavior=retain cannot replace a {self.side} with null, because its schema {schema!r} is not "
             "optional; use schema.behavior=force_optional or nullify"
         )
+        raise record_error(message, place_of(self.side), "an optional schema", f"required {schema_type_name(schema)}")
 
 
 class DropKey(Drop):

@@ -7,7 +7,6 @@ from operator import itemgetter
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.columns import ColumnarValues, Columns, Lines, Shared, column_items
 from headrace.data.schema import Schema
@@ -20,6 +19,7 @@ from headrace_transforms.key_or_value import (
     require_maps,
     require_struct_schema,
 )
+from headrace_transforms.record_errors import place_of, record_error
 
 _PURPOSE = "field extraction"
 
@@ -45,10 +45,11 @@ class ExtractField(KeyOrValue[ExtractFieldConfig]):
         self._plans = SchemaCache(self._plan)
 
     def _plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
-        require_struct_schema(schema, _PURPOSE)
-        field = field_at(schema, self._path)
+        require_struct_schema(schema, _PURPOSE, self.side)
+        field = field_at(schema, self._path, self.side)
         if field is None:
-            raise DataError(f"Unknown field: {self._name}")
+            place, found = place_of(self.side, self._name), "a struct without this field"
+            raise record_error(f"Unknown field: {self._name}", place, "a field with this name", found)
         get = row_getter(schema, self._path, self._replace_null)
         if len(self._path) == 1 and (field.schema.default is None or not self._replace_null):
             item = itemgetter(field.index)
@@ -60,9 +61,9 @@ class ExtractField(KeyOrValue[ExtractFieldConfig]):
         if schema is not None:
             extracted, convert = self._plans(schema)
             return extracted, convert(values)
-        require_maps([value for value in values if value is not None] or [{}], _PURPOSE)
-        path = self._path
-        return None, [None if value is None else map_value(value, path) for value in values]
+        require_maps([value for value in values if value is not None] or [{}], _PURPOSE, self.side)
+        path, side = self._path, self.side
+        return None, [None if value is None else map_value(value, path, side) for value in values]
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Return the column that contains the values of the field, or None if `change` must extract them."""

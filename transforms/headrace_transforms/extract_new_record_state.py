@@ -14,7 +14,6 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.headers import Headers
 from headrace.data.schema import OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, Type
@@ -22,6 +21,7 @@ from headrace.data.struct import from_rows
 from headrace_transforms.debezium_fields import parse_references
 from headrace_transforms.key_or_value import ListTransformation, SchemaCache, copy_basics
 from headrace_transforms.listed_fields import ListedFieldDropper
+from headrace_transforms.record_errors import place_of, record_error, schema_type_name
 
 _ENVELOPE_SUFFIX = ".Envelope"
 _DELETED_FIELD = "__deleted"
@@ -210,7 +210,9 @@ class ExtractNewRecordState(ListTransformation[ExtractNewRecordStateConfig]):
     def _envelope(self, schema: Schema) -> _Envelope:
         after = schema.field("after")
         if after is None or after.schema.type is not Type.STRUCT:
-            raise DataError(f"The change event {schema.name} has no struct field 'after'")
+            found = "a struct without this field" if after is None else schema_type_name(after.schema)
+            message = f"The change event {schema.name} has no struct field 'after'"
+            raise record_error(message, place_of("value", "after"), "STRUCT", found)
         before = schema.field("before")
         references = [(reference, reference.find(schema)) for reference in self._added]
         added = [(reference.new_name, *found) for reference, found in references if found]
@@ -246,9 +248,11 @@ class ExtractNewRecordState(ListTransformation[ExtractNewRecordStateConfig]):
             return None
         field = row_schema.field(name)
         if field is None:
-            raise DataError(f"route.by.field: the row's schema {row_schema!r} has no field {name}")
+            message = f"route.by.field: the row's schema {row_schema!r} has no field {name}"
+            raise record_error(message, place_of("value", "after", name), "STRING", "a struct without this field")
         if field.schema.type is not Type.STRING:
-            raise DataError(f"route.by.field: field {name} must be a string, found: {field.schema.type.value}")
+            message, found = f"route.by.field: field {name} must be a string", schema_type_name(field.schema)
+            raise record_error(message, place_of("value", "after", name), "STRING", found)
         index = field.index
         return lambda row: row[index]
 

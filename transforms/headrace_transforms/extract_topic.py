@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import ConfigError, DataError
+from headrace.api.errors import ConfigError
 from headrace.api.plugin import C
 from headrace.data.batch import Batch
+from headrace.data.schema import Schema
 from headrace.data.struct import from_rows
 from headrace_transforms.json_path import JsonPath
 from headrace_transforms.key_or_value import ListTransformation
+from headrace_transforms.record_errors import place_of, record_error, type_name
 from headrace_transforms.topics import with_topics
 
 _SKIP_DOC = "Whether a record in which the topic's name is missing or null keeps its topic. If false, it is an error."
@@ -61,20 +63,24 @@ class _TopicRouter(ListTransformation[C]):
 
     def change_batch(self, batch: Any) -> list[Batch]:
         """Return the records with their new topics. Raises DataError if a name is missing or is not a string."""
-        return with_topics(batch, [self._topic(name, batch.topic) for name in self.names(batch)])
+        return with_topics(batch, [self._topic(name, batch) for name in self.names(batch)])
 
-    def _topic(self, name: Any, old: str) -> str:
+    def name_schema(self, batch: Batch) -> Schema | None:
+        """Return the schema of the value that becomes the topic name of the only record in the batch, if it has one."""
+        raise NotImplementedError
+
+    def _topic(self, name: Any, batch: Batch) -> str:
         if name is None or name == "":
             if self._skip:
-                return old
-            raise DataError(
-                f"The topic's name is missing or null in {self._source} of a record of topic {old}; set "
+                return batch.topic
+            message = (
+                f"The topic's name is missing or null in {self._source} of a record of topic {batch.topic}; set "
                 "skip.missing.or.null=true to keep the topic of such records"
             )
+            raise record_error(message, self._source, "STRING", "null" if name is None else "an empty STRING")
         if not isinstance(name, str):
-            raise DataError(
-                f"The topic's name in {self._source} must be a string, but is of type {type(name).__name__}"
-            )
+            message = f"The topic's name in {self._source} must be a string"
+            raise record_error(message, self._source, "STRING", type_name(name, self.name_schema(batch)))
         return name
 
 
@@ -88,7 +94,7 @@ class ExtractTopic(_TopicRouter[ExtractTopicConfig]):
         """Compile the path. Raises ConfigError if it is invalid."""
         self._skip = config.skip_missing_or_null
         self._field = config.field
-        self._source = f"field {config.field} of the {self.side}" if config.field else f"the {self.side}"
+        self._source = place_of(self.side, *([config.field] if config.field else []))
         self._path = None
         if config.field and config.field_format.lower() == "json_path":
             try:
@@ -104,13 +110,22 @@ class ExtractTopic(_TopicRouter[ExtractTopicConfig]):
             items = from_rows(batch.key_schema, batch.keys) if batch.keys is not None else [None] * len(batch)
         return [self._name(item) for item in items]
 
+    def name_schema(self, batch: Batch) -> Schema | None:
+        """Return the schema of the field, or of the whole key or value."""
+        schema = batch.value_schema if self.side == "value" else batch.key_schema
+        if schema is None or not self._field:
+            return schema
+        field = schema.field(self._field) if self._path is None else None
+        return field.schema if field is not None else None
+
     def _name(self, item: Any) -> Any:
         if not self._field or item is None:
             return item
         if self._path is not None:
             return next(iter(self._path.select(item)), None)
         if not isinstance(item, Mapping):
-            raise DataError(f"ExtractTopic needs a Struct or Map to read {self._source}, found: {type(item).__name__}")
+            message = f"ExtractTopic needs a Struct or Map to read {self._source}, found: {type_name(item)}"
+            raise record_error(message, place_of(self.side), "STRUCT or MAP")
         return item.get(self._field)
 
 
@@ -145,3 +160,8 @@ class ExtractTopicHeader(_TopicRouter[ExtractTopicHeaderConfig]):
             return [None] * len(batch)
         found = [headers.last(self._key) for headers in batch.headers]
         return [header.value if header else None for header in found]
+
+    def name_schema(self, batch: Batch) -> Schema | None:
+        """Return the schema of the header."""
+        header = batch.headers[0].last(self._key) if batch.headers is not None else None
+        return header.schema if header is not None else None

@@ -12,6 +12,7 @@ from headrace.api.config import Importance, key
 from headrace.api.errors import ConfigError, DataError
 from headrace.data.schema import Field, Schema, Type
 from headrace.data.struct import row_converter
+from headrace_transforms.record_errors import place_of, record_error, schema_type_name, type_name
 
 
 def field_syntax_key() -> Any:
@@ -75,7 +76,7 @@ def _in_backticks(text: str, start: int, config_key: str) -> tuple[str, int]:
             return step + text[copied:position], position + 2
 
 
-def field_at(schema: Schema, path: tuple[str, ...]) -> Field | None:
+def field_at(schema: Schema, path: tuple[str, ...], side: str) -> Field | None:
     """Return the field at a path, or None if it is missing. Raises DataError if its parent is not a struct."""
     for step in path[:-1]:
         field = schema.field(step) if schema.type is Type.STRUCT else None
@@ -83,7 +84,8 @@ def field_at(schema: Schema, path: tuple[str, ...]) -> Field | None:
             return None
         schema = field.schema
     if schema.type is not Type.STRUCT:
-        raise DataError("Cannot look up fields on non-struct type")
+        place = place_of(side, *path[:-1])
+        raise record_error("Cannot look up fields on non-struct type", place, "STRUCT", schema_type_name(schema))
     return schema.field(path[-1])
 
 
@@ -112,7 +114,7 @@ def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Cal
     return get
 
 
-def map_value(value: dict[str, Any], path: tuple[str, ...]) -> Any:
+def map_value(value: dict[str, Any], path: tuple[str, ...], side: str) -> Any:
     """Return the value at a path in a schemaless map, or None if the value is missing.
 
     Raises DataError if a parent of the value is not a map.
@@ -122,9 +124,15 @@ def map_value(value: dict[str, Any], path: tuple[str, ...]) -> Any:
         if current is None:
             return None
         if not isinstance(current, dict):
-            raise DataError(
-                "Only Map objects supported in absence of schema for [nested field access], "
-                f"found: {type(current).__name__}"
-            )
+            raise _no_map(value, path, side)
         current = current.get(step)
     return current
+
+
+def _no_map(value: Any, path: tuple[str, ...], side: str) -> DataError:
+    """Return the error for a path with a parent that is not a map."""
+    depth = 0
+    while isinstance(value, dict):
+        value, depth = value.get(path[depth]), depth + 1
+    message = "Only Map objects supported in absence of schema for [nested field access], found: " + type_name(value)
+    return record_error(message, place_of(side, *path[:depth]), "MAP")

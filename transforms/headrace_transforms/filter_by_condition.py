@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.struct import from_rows
 from headrace_transforms.json_path import JsonPath
 from headrace_transforms.key_or_value import ListTransformation
+from headrace_transforms.record_errors import place_of, record_error, type_name
 
 
 def _check_path(query: str) -> None:
@@ -79,10 +79,12 @@ class FilterByCondition(ListTransformation[FilterByConditionConfig]):
         if value is not None and not self._path.missing_or_null(value):
             return not self._keep_matching
         if self._missing == "fail":
-            raise DataError(
+            message = (
                 f"A field of filter.condition {self._condition} is missing or null in the {self.side} of a record of "
                 f"topic {topic}; set missing.or.null.behavior to include or exclude such records"
             )
+            expected = "a STRUCT or MAP with all fields of the condition"
+            raise record_error(message, place_of(self.side), expected, type_name(value))
         return self._missing == "include"
 
 

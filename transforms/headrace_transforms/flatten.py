@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.api.config import Config, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct, row_converter
@@ -19,6 +18,7 @@ from headrace_transforms.key_or_value import (
     require_maps,
     require_struct_schema,
 )
+from headrace_transforms.record_errors import place_of, record_error, type_name
 
 _PURPOSE = "flattening"
 
@@ -56,7 +56,7 @@ class Flatten(KeyOrValue[FlattenConfig]):
         self._plans = SchemaCache(self._plan)
 
     def _plan(self, schema: Schema) -> tuple[Schema, Callable[[Any], tuple[Any, ...]]]:
-        require_struct_schema(schema, _PURPOSE)
+        require_struct_schema(schema, _PURPOSE, self.side)
         leaves = list(self._leaves(schema, "", (), schema.optional, schema.default))
         updated = copy_basics(schema, [(leaf.name, leaf.schema) for leaf in leaves])
         paths = [leaf.steps for leaf in leaves]
@@ -74,9 +74,8 @@ class Flatten(KeyOrValue[FlattenConfig]):
             if field.schema.type is Type.STRUCT:
                 yield from self._leaves(field.schema, name + self._delimiter, (*steps, step), nullable, inherited)
             elif field.schema.type is Type.MAP:
-                raise DataError(
-                    f"Flatten transformation does not support MAP for record with schemas (for field {name})."
-                )
+                message = f"Flatten transformation does not support MAP for record with schemas (for field {name})."
+                raise record_error(message, place_of(self.side, name), "a type other than MAP", "MAP")
             else:
                 changed = field.schema.replace(optional=nullable, default=inherited)
                 yield _Leaf(name, changed, (*steps, step))
@@ -86,7 +85,7 @@ class Flatten(KeyOrValue[FlattenConfig]):
         if schema is not None:
             updated, flat = self._plans(schema)
             return updated, [flat(row) for row in values]
-        require_maps(values, _PURPOSE)
+        require_maps(values, _PURPOSE, self.side)
         return None, [dict(self._items(value, "")) for value in values]
 
     def _items(self, value: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -95,10 +94,12 @@ class Flatten(KeyOrValue[FlattenConfig]):
             if isinstance(item, dict):
                 yield from self._items(item, name + self._delimiter)
             elif item is not None and infer_type(item) is None:
-                raise DataError(
-                    f"Flatten transformation was passed a value of type {type(item).__name__} "
-                    f"which is not supported by Connect's data API (for field {name})"
+                found = type_name(item)
+                message = (
+                    f"Flatten transformation was passed a value of type {found} which is not supported by Connect's "
+                    f"data API (for field {name})"
                 )
+                raise record_error(message, place_of(self.side, name), "a type of Connect's data API", found)
             else:
                 yield name, item
 

@@ -23,6 +23,7 @@ from headrace_transforms.key_or_value import (
     require_struct_schema,
 )
 from headrace_transforms.list_checks import require_non_empty
+from headrace_transforms.record_errors import place_of, record_error
 
 
 class HeaderFromConfig(Config):
@@ -81,18 +82,21 @@ class HeaderFrom(KeyOrValue[HeaderFromConfig]):
         return changed
 
     def _with_schema(self, schema: Schema, values: list[Any]) -> list[list[Header]]:
-        require_struct_schema(schema, self._purpose)
-        require_no_nulls(values, self._purpose)
+        require_struct_schema(schema, self._purpose, self.side)
+        require_no_nulls(values, self._purpose, self.side)
         parts = []
         for name, header in self._names:
-            field = schema.fields[schema.index_of(name)]
+            field = schema.field(name)
+            if field is None:
+                place, found = place_of(self.side, name), "a struct without this field"
+                raise record_error(f"Unknown field: {name}", place, "a field with this name", found)
             parts.append((header, field.schema, row_getter(schema, (name,), self._replace_null)))
         return [
             [Header(header, of, struct_converter(of)(get(row))) for header, of, get in parts] for row in values
         ]  # fmt: skip
 
     def _without_schema(self, values: list[Any]) -> list[list[Header]]:
-        require_maps(values, self._purpose)
+        require_maps(values, self._purpose, self.side)
         return [[Header(header, None, value.get(name)) for name, header in self._names] for value in values]
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.columns import ColumnarValues, Columns, Lines
 from headrace.data.schema import Schema, struct
 from headrace_transforms.key_or_value import KeyOrValue, SchemaCache, TransformResult
+from headrace_transforms.record_errors import place_of, record_error, schema_type_name
 
 
 class HoistFieldConfig(Config):
@@ -33,8 +33,9 @@ class HoistField(KeyOrValue[HoistFieldConfig]):
         if schema is None:
             return None, self._wrapped(values, is_maps=True)
         if not schema.optional and None in values:
-            field, name = self._field, schema.type.name
-            raise DataError(f'Invalid value: null used for required field: "{field}", schema type: {name}')
+            field, expected = self._field, schema_type_name(schema)
+            message = f'Invalid value: null used for required field: "{field}", schema type: {schema.type.name}'
+            raise record_error(message, place_of(self.side, field), expected, "null")
         return self._schemas(schema), self._wrapped(values, is_maps=False)
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headrace.api.config import Config, key
-from headrace.api.errors import ConfigError, DataError
+from headrace.api.errors import ConfigError
 from headrace.data.batch import Batch, SinkBatch
 from headrace.data.columns import Column, ColumnarValues, Columns, Shared, column_items
 from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA, TIMESTAMP_SCHEMA, millis_to_timestamp
@@ -30,6 +30,7 @@ from headrace_transforms.key_or_value import (
     require_struct_schema,
     row_defaults,
 )
+from headrace_transforms.record_errors import place_of, record_error
 
 _PURPOSE = "field insertion"
 _OPTIONALITY = "Append ! to the name to make the field required, or ? to make it optional (the default)."
@@ -76,9 +77,11 @@ class _Insertion(NamedTuple):
     """Returns the values for records without a schema."""
 
 
-def _offsets(batch: Batch) -> Column:
+def _offsets(batch: Batch, place: str) -> Column:
     if not isinstance(batch, SinkBatch):
-        raise DataError(f"Only SinkRecord supported for [{_PURPOSE}], found: {type(batch).__name__}")
+        found = type(batch).__name__.replace("Batch", "Record")
+        message = f"Only SinkRecord supported for [{_PURPOSE}], found: {found}"
+        raise record_error(message, place, "a SinkRecord, which has an offset")
     return batch.offsets if isinstance(batch.offsets, range) else list(batch.offsets)
 
 
@@ -104,12 +107,12 @@ class InsertField(KeyOrValue[InsertFieldConfig]):
 
     def configure(self, config: InsertFieldConfig) -> None:
         """Store the fields to add."""
-        self._insertions = list(_insertions(config))
+        self._insertions = list(_insertions(config, self.side))
         self._replace_null = config.replace_null_with_default
         self._plans = SchemaCache(self._plan)
 
     def _plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
-        require_struct_schema(schema, _PURPOSE)
+        require_struct_schema(schema, _PURPOSE, self.side)
         added = [(insertion.name, insertion.schema) for insertion in self._insertions]
         updated = copy_basics(schema, [*((field.name, field.schema) for field in schema.fields), *added])
         return updated, defaults_filler(schema, self._replace_null)
@@ -128,7 +131,7 @@ class InsertField(KeyOrValue[InsertFieldConfig]):
         return updated, [row + suffix for row, suffix in zip(rows, suffixes, strict=True)]
 
     def _change_maps(self, values: list[Any], batch: Batch) -> list[Any]:
-        require_maps(values, _PURPOSE)
+        require_maps(values, _PURPOSE, self.side)
         copies = [dict(value) for value in values]
         for insertion in self._insertions:
             name = insertion.name
@@ -161,7 +164,7 @@ class InsertField(KeyOrValue[InsertFieldConfig]):
         return None, values
 
 
-def _insertions(config: InsertFieldConfig) -> list[_Insertion]:
+def _insertions(config: InsertFieldConfig, side: str) -> list[_Insertion]:
     found: list[_Insertion] = []
 
     def add(
@@ -179,7 +182,8 @@ def _insertions(config: InsertFieldConfig) -> list[_Insertion]:
 
     add(config.topic_field, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, lambda batch: Shared(batch.topic))
     add(config.partition_field, INT32_SCHEMA, OPTIONAL_INT32_SCHEMA, lambda batch: Shared(batch.partition))
-    add(config.offset_field, INT64_SCHEMA, OPTIONAL_INT64_SCHEMA, _offsets)
+    offset_place = place_of(side, (config.offset_field or "").rstrip("?!"))
+    add(config.offset_field, INT64_SCHEMA, OPTIONAL_INT64_SCHEMA, lambda batch: _offsets(batch, offset_place))
     add(config.timestamp_field, TIMESTAMP_SCHEMA, OPTIONAL_TIMESTAMP_SCHEMA, _timestamps, _millis)
     static = Shared(config.static_value)
     add(config.static_field, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, lambda batch: static)

@@ -19,6 +19,7 @@ from headrace.data.batch import Batch, from_records
 from headrace.data.columns import ColumnarValues, Values, listed
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import row_converter
+from headrace_transforms.record_errors import place_of, record_error, schema_type_name, type_name
 
 _T = TypeVar("_T")
 
@@ -149,41 +150,50 @@ def replace_null_key() -> Any:
     )
 
 
-def require_struct_schema(schema: Schema, purpose: str) -> None:
+def require_struct_schema(schema: Schema, purpose: str, side: str) -> None:
     """Raise DataError, with `purpose` in the message, if the schema is not a struct schema."""
     if schema.type is not Type.STRUCT:
-        raise DataError(f"Only Struct objects supported for [{purpose}], found: {schema.type.name}")
+        message = f"Only Struct objects supported for [{purpose}], found: {schema_type_name(schema)}"
+        raise record_error(message, place_of(side), "STRUCT")
 
 
-def require_maps(values: list[Any], purpose: str) -> None:
+def require_maps(values: list[Any], purpose: str, side: str) -> None:
     """Raise DataError, with `purpose` in the message, if a schemaless value is not a map."""
     if set(map(type, values)) == {dict}:
         return
     for value in values:
         if not isinstance(value, dict):
-            found = "null" if value is None else type(value).__name__
-            raise DataError(f"Only Map objects supported in absence of schema for [{purpose}], found: {found}")
+            message = f"Only Map objects supported in absence of schema for [{purpose}], found: {type_name(value)}"
+            raise record_error(message, place_of(side), "MAP")
 
 
-def require_no_nulls(values: list[Any], purpose: str) -> None:
+def require_no_nulls(values: list[Any], purpose: str, side: str) -> None:
     """Raise DataError, with `purpose` in the message, if a value is null."""
     if None in values:
-        raise DataError(f"Only Struct objects supported for [{purpose}], found: null")
+        raise record_error(f"Only Struct objects supported for [{purpose}], found: null", place_of(side), "STRUCT")
 
 
 def copy_basics(schema: Schema, fields: Sequence[tuple[str, Schema]]) -> Schema:
     """Return a struct schema with these fields and the name, version, doc and parameters of `schema`.
 
-    The new schema is required and has no default.
+    The new schema is required and has no default. Raises DataError if two fields have the same name.
     """
-    return Schema(
-        Type.STRUCT,
-        fields=fields,
-        name=schema.name,
-        version=schema.version,
-        doc=schema.doc,
-        parameters=schema.parameters,
-    )
+    try:
+        return Schema(
+            Type.STRUCT,
+            fields=fields,
+            name=schema.name,
+            version=schema.version,
+            doc=schema.doc,
+            parameters=schema.parameters,
+        )
+    except DataError as error:
+        types: dict[str, list[str]] = {}
+        for name, field_schema in fields:
+            types.setdefault(name, []).append(schema_type_name(field_schema))
+        name, found = next((name, found) for name, found in types.items() if len(found) > 1)
+        place = f"field {name} of the new struct"
+        raise record_error(str(error), place, "one field with this name", " and ".join(found)) from None
 
 
 def row_defaults(schema: Schema) -> dict[int, Any]:

@@ -24,6 +24,7 @@ from headrace_transforms.key_or_value import (
     require_struct_schema,
 )
 from headrace_transforms.list_checks import require_non_empty_unique
+from headrace_transforms.record_errors import place_of, record_error, type_name
 
 _PURPOSE = "mask fields"
 _EMPTY: dict[type, Callable[[], Any]] = {
@@ -38,6 +39,7 @@ _EMPTY: dict[type, Callable[[], Any]] = {
     dt.date: lambda: dt.date(1970, 1, 1),
     dt.time: dt.time,
 }
+_MASKABLE = "a type other than BYTES and STRUCT"
 
 
 class MaskFieldConfig(Config):
@@ -70,58 +72,61 @@ class MaskField(KeyOrValue[MaskFieldConfig]):
         self._plans = SchemaCache(self._plan)
 
     def _plan(self, schema: Schema) -> Callable[[list[Any]], list[Any]]:
-        require_struct_schema(schema, _PURPOSE)
-        masked = {field.index: field.schema for field in schema.fields if field.name in self._fields}
+        require_struct_schema(schema, _PURPOSE, self.side)
+        masked = [(field.index, field.name, field.schema) for field in schema.fields if field.name in self._fields]
         filled = defaults_filler(schema, self._replace_null)
 
         def mask(row: tuple[Any, ...]) -> tuple[Any, ...]:
             items = list(row)
-            for index, field_schema in masked.items():
-                items[index] = self._masked(items[index], field_schema)
+            for index, name, field_schema in masked:
+                items[index] = self._masked(items[index], name, field_schema)
             return tuple(items)
 
         return lambda rows: [mask(row) for row in filled(rows)]
 
-    def _masked(self, value: Any, schema: Schema | None) -> Any:
+    def _masked(self, value: Any, name: str, schema: Schema | None) -> Any:
         if value is None:
             return None
         if self._replacement is None:
             empty = _EMPTY.get(type(value))
             if empty is None:
-                raise DataError(f"Cannot mask value of type: {type(value).__name__}")
+                found = type_name(value, schema)
+                raise record_error(f"Cannot mask value of type: {found}", place_of(self.side, name), _MASKABLE, found)
             if isinstance(value, Decimal) and schema is not None:
                 return value * 0  # a zero with the scale of the schema
             return empty()
-        return self._replaced(value, schema, self._replacement)
+        return self._replaced(value, name, schema, self._replacement)
 
-    def _replaced(self, value: Any, schema: Schema | None, replacement: str) -> Any:
+    def _replaced(self, value: Any, name: str, schema: Schema | None, replacement: str) -> Any:
         if isinstance(value, str):
             return replacement
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-            raise DataError(f"Cannot mask value of type {type(value).__name__} with custom replacement.")
-        if isinstance(value, Decimal):
-            return _decimal(replacement)
+            found = type_name(value, schema)
+            message = f"Cannot mask value of type {found} with custom replacement."
+            raise record_error(message, place_of(self.side, name), "STRING or a number", found)
         plain = schema is not None and not is_logical(schema)
         target = (
             schema.type if schema is not None and plain else Type.FLOAT64 if isinstance(value, float) else Type.INT64
         )
-        return caster(None, target)(replacement)
+        try:
+            if isinstance(value, Decimal):
+                return Decimal(replacement)
+            return caster(None, target, "the replacement")(replacement)
+        except (DataError, ArithmeticError):
+            place, found = place_of(self.side, name), type_name(value, schema)
+            expected = f"a replacement of type {'Decimal' if isinstance(value, Decimal) else target.name}"
+            raise record_error(f"Unable to convert {replacement} (String) to number", place, expected, found) from None
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Mask the fields of each value."""
         if schema is not None:
-            require_no_nulls(values, _PURPOSE)
+            require_no_nulls(values, _PURPOSE, self.side)
             return schema, self._plans(schema)(values)
-        require_maps(values, _PURPOSE)
+        require_maps(values, _PURPOSE, self.side)
         names = self._fields
-        return None, [{**value, **{name: self._masked(value.get(name), None) for name in names}} for value in values]
-
-
-def _decimal(text: str) -> Decimal:
-    try:
-        return Decimal(text)
-    except ArithmeticError:
-        raise DataError(f"Unable to convert {text} (String) to number") from None
+        return None, [
+            {**value, **{name: self._masked(value.get(name), name, None) for name in names}} for value in values
+        ]
 
 
 class MaskFieldKey(MaskField):

@@ -11,9 +11,10 @@ from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.java_dates import SimpleDateFormat
 from headrace.data.logical import millis_to_timestamp
-from headrace.data.struct import from_rows
+from headrace.data.struct import Struct, from_rows
 from headrace_transforms.key_or_value import ListTransformation
 from headrace_transforms.list_checks import require_non_empty_unique
+from headrace_transforms.record_errors import place_of, record_error, type_name
 from headrace_transforms.topics import with_topics
 
 
@@ -64,7 +65,9 @@ class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
         """Compile the formats."""
         self._topic_format = config.topic_format
         self._keys = config.message_timestamp_keys
-        self._parse = SimpleDateFormat(config.message_timestamp_format).parse
+        text_format = config.message_timestamp_format
+        self._expected = f"STRING with the format {text_format}, Timestamp, or INT64 with milliseconds since 1970"
+        self._parse = SimpleDateFormat(text_format).parse
         self._format = SimpleDateFormat(config.topic_timestamp_format).format
 
     def change_batch(self, batch: Any) -> list[Batch]:
@@ -78,19 +81,23 @@ class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
 
     def _timestamp(self, value: Any, topic: str) -> dt.datetime:
         if not isinstance(value, Mapping):
-            kind = "null" if value is None else type(value).__name__
-            raise DataError(
-                f"MessageTimestampRouter needs a Struct or Map, but the value of a record of topic {topic} is {kind}"
-            )
+            message = f"MessageTimestampRouter needs a Struct or Map for a record of topic {topic}"
+            raise record_error(message, place_of("value"), "STRUCT or MAP", type_name(value))
         name = next((name for name in self._keys if value.get(name) is not None), None)
         if name is None:
-            raise DataError(f"No field of message.timestamp.keys ({', '.join(self._keys)}) has a value in a record of "
-                            f"topic {topic}")  # fmt: skip
+            names = ", ".join(self._keys)
+            message = f"No field of message.timestamp.keys ({names}) has a value in a record of topic {topic}"
+            raise record_error(message, f"fields {names} of the value", self._expected, "null")
         found = value.get(name)
-        if isinstance(found, str):
-            return self._parse(found)
-        if isinstance(found, dt.datetime):
-            return found
-        if isinstance(found, int) and not isinstance(found, bool):
-            return millis_to_timestamp(found)
-        raise DataError(f"Field {name} must be a string, a Timestamp or milliseconds, found: {type(found).__name__}")
+        try:
+            if isinstance(found, str):
+                return self._parse(found)
+            if isinstance(found, dt.datetime):
+                return found
+            if isinstance(found, int) and not isinstance(found, bool):
+                return millis_to_timestamp(found)
+        except DataError as error:
+            raise record_error(str(error), place_of("value", name), self._expected, type_name(found)) from None
+        message = f"Field {name} must be a string, a Timestamp or milliseconds"
+        schema = value.schema.fields[value.schema.index_of(name)].schema if isinstance(value, Struct) else None
+        raise record_error(message, place_of("value", name), self._expected, type_name(found, schema))

@@ -59,7 +59,7 @@ class ReplaceField(KeyOrValue[ReplaceFieldConfig]):
         return name not in self._exclude and (not self._include or name in self._include)
 
     def _plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
-        require_struct_schema(schema, _PURPOSE)
+        require_struct_schema(schema, _PURPOSE, self.side)
         kept = [field for field in schema.fields if self._keeps(field.name)]
         updated = copy_basics(schema, [(self._renames.get(field.name, field.name), field.schema) for field in kept])
         filled = defaults_filler(schema, self._replace_null)
@@ -76,7 +76,7 @@ class ReplaceField(KeyOrValue[ReplaceFieldConfig]):
         if schema is not None:
             updated, convert = self._plans(schema)
             return updated, convert(values)
-        require_maps(values, _PURPOSE)
+        require_maps(values, _PURPOSE, self.side)
         keeps, renames = self._keeps, self._renames
         return None, [
             {renames.get(name, name): item for name, item in value.items() if keeps(name)} for value in values

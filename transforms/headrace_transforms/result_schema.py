@@ -26,6 +26,7 @@ _SCALARS: dict[type, Schema] = {
     dt.time: TIME_SCHEMA.replace(optional=True),
     dt.datetime: TIMESTAMP_SCHEMA.replace(optional=True),
 }
+_EXPECTED = ", ".join(type_.__name__ for type_ in (*_SCALARS, Decimal))
 _CACHED_MAX = 1000
 
 
@@ -93,6 +94,7 @@ def _scalar(type_: type, value: Any, what: str) -> Schema:
     if found is None:
         reason = "is null" if value is None else f"has the type {type_.__name__}"
         raise DataError(
-            f"{what} {reason}, and no schema can be derived: return record.replace(value=..., value_schema=...)"
+            f"{what} {reason}, and no schema can be derived (expected: {_EXPECTED}): "
+            "return record.replace(value=..., value_schema=...)"
         )
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import ConfigError, DataError
+from headrace.api.errors import ConfigError
 from headrace.data.batch import Batch
 from headrace.data.columns import ColumnarValues
 from headrace.data.schema import Schema, Type
@@ -18,6 +18,7 @@ from headrace_transforms.key_or_value import (
     replace_null_key,
     row_defaults,
 )
+from headrace_transforms.record_errors import place_of, record_error, type_name
 
 
 class SetSchemaMetadataConfig(Config):
@@ -54,8 +55,11 @@ class SetSchemaMetadata(KeyOrValue[SetSchemaMetadataConfig]):
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Change the schema, and replace null fields with defaults."""
         if schema is None:
-            if any(value is not None for value in values):
-                raise DataError("Schema required for [updating schema metadata]")
+            value = next((value for value in values if value is not None), None)
+            if value is not None:
+                found = f"{type_name(value)} without a schema"
+                message = "Schema required for [updating schema metadata]"
+                raise record_error(message, place_of(self.side), "a value with a schema", found)
             return None, values
         if schema.type is Type.STRUCT:
             values = defaults_filler(schema, self._replace_null)(values)

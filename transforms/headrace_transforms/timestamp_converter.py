@@ -31,6 +31,7 @@ from headrace_transforms.key_or_value import (
     require_maps,
     require_struct_schema,
 )
+from headrace_transforms.record_errors import message_of, place_of, record_error, schema_type_name, type_name
 
 _PURPOSE = "converting timestamp formats"
 _SCHEMAS = {
@@ -40,6 +41,8 @@ _SCHEMAS = {
     "Time": TIME_SCHEMA,
     "Timestamp": TIMESTAMP_SCHEMA,
 }
+_SOURCES = {name: name for name in ("Date", "Time", "Timestamp")}
+_ANY_SOURCE = "STRING, INT64, Date, Time or Timestamp"
 _EPOCH_DAY = dt.date(1970, 1, 1)
 
 
@@ -104,19 +107,37 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         self._readers = _readers(text_format, config.unix_precision)
         self._write = _writers(text_format, config.unix_precision)[config.target_type]
         self._replace_null = config.replace_null_with_default
+        self._place = place_of(self.side, *([config.field] if config.field else []))
+        self._expected = _SOURCES | {
+            "string": f"STRING with the format {config.format}" if config.format.strip() else "STRING",
+            "unix": f"INT64 with {config.unix_precision} since 1970",
+        }
         self._plans = SchemaCache(self._struct_plan)
 
     def _converter(self, source: str) -> Callable[[Any], Any]:
         read, write = self._readers[source], self._write
         if source == self._target == "unix":
             return self._rounded  # supports years that Python's datetime does not
-        return lambda value: None if value is None else write(read(value))
+
+        def convert(value: Any) -> Any:
+            if value is None:
+                return None
+            try:
+                return write(read(value))
+            except (DataError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                message, expected = message_of(error), self._expected[source]
+                raise record_error(message, self._place, expected, type_name(value)) from None
+
+        return convert
 
     def _rounded(self, value: Any) -> Any:
         """Round a Unix timestamp, which is in the configured unit, to whole milliseconds, towards zero."""
         if value is None:
             return None
-        _require(int, value, "Unix timestamp to be a Long")
+        try:
+            _require(int, value, "Unix timestamp to be a Long")
+        except DataError as error:
+            raise record_error(str(error), self._place, self._expected["unix"], type_name(value)) from None
         unit = _PER_MILLISECOND.get(self._precision, 1)
         return _truncated(value, unit) * unit
 
@@ -125,7 +146,7 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         return schema.replace(optional=True) if optional else schema
 
     def _struct_plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
-        require_struct_schema(schema, _PURPOSE)
+        require_struct_schema(schema, _PURPOSE, self.side)
         fields = [
             (field.name, self._target_schema(field.schema.optional) if field.name == self._field else field.schema)
             for field in schema.fields
@@ -135,7 +156,7 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         field = schema.field(self._field)
         if field is None:
             return updated, filled
-        index, convert = field.index, self._converter(_type_of(field.schema))
+        index, convert = field.index, self._converter(self._type_of(field.schema))
 
         def converted(row: tuple[Any, ...]) -> tuple[Any, ...]:
             return (*row[:index], convert(row[index]), *row[index + 1 :])
@@ -147,7 +168,7 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         if schema is None:
             return None, self._without_schema(values)
         if not self._field:
-            convert = self._converter(_type_of(schema))
+            convert = self._converter(self._type_of(schema))
             return self._target_schema(schema.optional), [convert(value) for value in values]
         updated, convert_rows = self._plans(schema)
         if None not in values:
@@ -159,36 +180,37 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         field, convert = self._field, self._convert_untyped
         if not field:
             return [convert(value) for value in values]
-        require_maps([value for value in values if value is not None] or [{}], _PURPOSE)
+        require_maps([value for value in values if value is not None] or [{}], _PURPOSE, self.side)
         return [None if value is None else {**value, field: convert(value.get(field))} for value in values]
 
     def _convert_untyped(self, value: Any) -> Any:
-        return None if value is None else self._converter(_inferred_type(value))(value)
+        return None if value is None else self._converter(self._inferred_type(value))(value)
 
+    def _type_of(self, schema: Schema) -> str:
+        logical = {TIMESTAMP_NAME: "Timestamp", DATE_NAME: "Date", TIME_NAME: "Time"}.get(schema.name or "")
+        if logical is not None:
+            return logical
+        if schema.type is Type.STRING:
+            return "string"
+        if schema.type is Type.INT64:
+            return "unix"
+        message = f"Schema {schema!r} does not correspond to a known timestamp type format"
+        raise record_error(message, self._place, _ANY_SOURCE, schema_type_name(schema))
 
-def _type_of(schema: Schema) -> str:
-    logical = {TIMESTAMP_NAME: "Timestamp", DATE_NAME: "Date", TIME_NAME: "Time"}.get(schema.name or "")
-    if logical is not None:
-        return logical
-    if schema.type is Type.STRING:
-        return "string"
-    if schema.type is Type.INT64:
-        return "unix"
-    raise DataError(f"Schema {schema!r} does not correspond to a known timestamp type format")
-
-
-def _inferred_type(value: Any) -> str:
-    if isinstance(value, dt.datetime):
-        return "Timestamp"
-    if isinstance(value, dt.date):
-        return "Date"
-    if isinstance(value, dt.time):
-        return "Time"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return "unix"
-    if isinstance(value, str):
-        return "string"
-    raise DataError(f"TimestampConverter does not support {type(value).__name__} objects as timestamps")
+    def _inferred_type(self, value: Any) -> str:
+        if isinstance(value, dt.datetime):
+            return "Timestamp"
+        if isinstance(value, dt.date):
+            return "Date"
+        if isinstance(value, dt.time):
+            return "Time"
+        if isinstance(value, int) and not isinstance(value, bool):
+            return "unix"
+        if isinstance(value, str):
+            return "string"
+        found = type_name(value)
+        message = f"TimestampConverter does not support {found} objects as timestamps"
+        raise record_error(message, self._place, _ANY_SOURCE, found)
 
 
 _PER_MILLISECOND = {"nanoseconds": 1_000_000, "microseconds": 1000}
@@ -236,7 +258,7 @@ def _readers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, 
 
 def _require(class_: type, value: Any, what: str) -> None:
     if not isinstance(value, class_) or isinstance(value, bool):
-        raise DataError(f"Expected {what}, but found {type(value).__name__}")
+        raise DataError(f"Expected {what}")
 
 
 def _writers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, Callable[[dt.datetime], Any]]:

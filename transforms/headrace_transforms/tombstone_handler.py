@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace_transforms.key_or_value import ListTransformation
+from headrace_transforms.record_errors import place_of, record_error
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ class TombstoneHandler(ListTransformation[TombstoneHandlerConfig]):
         kept = [index for index, value in enumerate(values) if value is not None]
         dropped = len(values) - len(kept)
         if self._behavior == "fail":
-            raise DataError(f"A record of topic {batch.topic} is a tombstone: behavior=fail does not permit tombstones")
+            message = f"A record of topic {batch.topic} is a tombstone: behavior=fail does not permit tombstones"
+            raise record_error(message, place_of("value"), "a value that is not null", "null")
         if self._behavior == "drop_warn":
             _log.warning("Dropped %d tombstone record(s) of topic %s", dropped, batch.topic)
         return batch.take(kept) if kept else None

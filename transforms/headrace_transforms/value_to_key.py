@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.columns import Columns, Shared
 from headrace.data.schema import Schema, struct
@@ -21,6 +20,7 @@ from headrace_transforms.key_or_value import (
     row_defaults,
 )
 from headrace_transforms.list_checks import require_non_empty_unique
+from headrace_transforms.record_errors import place_of, record_error, schema_type_name
 
 _PURPOSE = "copying fields from value to key"
 
@@ -51,12 +51,13 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
         self._plans = SchemaCache(self._plan)
 
     def _plan(self, schema: Schema) -> tuple[Schema, Callable[[Any], tuple[Any, ...]]]:
-        require_struct_schema(schema, _PURPOSE)
+        require_struct_schema(schema, _PURPOSE, "value")
         fields, getters = [], []
         for name, path in self._paths:
-            field = field_at(schema, path)
+            field = field_at(schema, path, "value")
             if field is None:
-                raise DataError(f"Field does not exist: {name}")
+                place, found = place_of("value", name), "a struct without this field"
+                raise record_error(f"Field does not exist: {name}", place, "a field with this name", found)
             fields.append((name, field.schema))
             getters.append(row_getter(schema, path, self._replace_null))
         if len(getters) == 1:
@@ -70,16 +71,17 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
         key_schema, items = keys
         for field in key_schema.fields if key_schema is not None else ():
             if not field.schema.optional and any(row[field.index] is None for row in items):
-                raise DataError(f'Invalid value: null used for required field: "{field.name}"')
+                message = f'Invalid value: null used for required field: "{field.name}"'
+                raise record_error(message, place_of("value", field.name), schema_type_name(field.schema), "null")
         changed: Batch = batch.replace(key_schema=key_schema, keys=items)
         return changed
 
     def _keys(self, batch: Batch) -> tuple[Schema | None, list[Any]]:
         if batch.value_schema is None:
-            require_maps(batch.values, _PURPOSE)
+            require_maps(batch.values, _PURPOSE, "value")
             paths = self._paths
-            return None, [{name: map_value(value, path) for name, path in paths} for value in batch.values]
-        require_no_nulls(batch.values, _PURPOSE)
+            return None, [{name: map_value(value, path, "value") for name, path in paths} for value in batch.values]
+        require_no_nulls(batch.values, _PURPOSE, "value")
         key_schema, make = self._plans(batch.value_schema)
         return key_schema, [make(row) for row in batch.values]
 
