@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from headrace.api.errors import DataError
+from headrace.data.errors import in_field
 from headrace.data.java import float32
 from headrace.data.logical import DECIMAL_NAME, bytes_to_decimal, from_base, is_logical, scale_of
 from headrace.data.schema import INT_RANGES, Schema, Type
@@ -143,26 +144,42 @@ def _bytes(schema: Schema, tree: Any, replace_null: bool) -> bytes:
 def _array(schema: Schema, tree: Any, replace_null: bool) -> list[Any]:
     if not isinstance(tree, list):
         raise _invalid(schema, tree)
-    return [from_json(schema.value_schema, item, replace_null) for item in tree]
+    items: list[Any] = []
+    try:
+        for item in tree:
+            items.append(from_json(schema.value_schema, item, replace_null))  # noqa: PERF401 - counts the converted items
+    except DataError as error:
+        raise in_field(error, f"[{len(items)}]") from None
+    return items
 
 
 def _map(schema: Schema, tree: Any, replace_null: bool) -> dict[Any, Any]:
     key_schema, value_schema = schema.key_schema, schema.value_schema
+    items: dict[Any, Any] = {}
     if key_schema is None or key_schema.type is Type.STRING:
         if not isinstance(tree, dict):
             raise DataError(f"Maps with string fields should be encoded as JSON objects, but found {_kind(tree)}")
-        return {key: from_json(value_schema, item, replace_null) for key, item in tree.items()}
+        key = ""
+        try:
+            for key, item in tree.items():
+                items[key] = from_json(value_schema, item, replace_null)
+        except DataError as error:
+            raise in_field(error, key) from None
+        return items
     if not isinstance(tree, list):
         raise DataError(
             f"Maps with non-string fields should be encoded as JSON array of tuples, but found {_kind(tree)}"
         )
-    items = {}
-    for entry in tree:
+    for index, entry in enumerate(tree):
         if not isinstance(entry, list):
-            raise DataError(f"Found invalid map entry instead of array tuple: {_kind(entry)}")
+            raise in_field(DataError(f"Found invalid map entry instead of array tuple: {_kind(entry)}"), f"[{index}]")
         if len(entry) != 2:
-            raise DataError(f"Found invalid map entry, expected length 2 but found :{len(entry)}")
-        items[from_json(key_schema, entry[0], replace_null)] = from_json(value_schema, entry[1], replace_null)
+            wrong_length = DataError(f"Found invalid map entry, expected length 2 but found :{len(entry)}")
+            raise in_field(wrong_length, f"[{index}]")
+        try:
+            items[from_json(key_schema, entry[0], replace_null)] = from_json(value_schema, entry[1], replace_null)
+        except DataError as error:
+            raise in_field(error, f"[{index}]") from None
     return items
 
 
@@ -174,7 +191,7 @@ def _struct(schema: Schema, tree: Any, replace_null: bool) -> tuple[Any, ...]:
         try:
             row.append(from_json(field.schema, tree.get(field.name), replace_null))
         except DataError as error:
-            raise DataError(f'{error} (field "{field.name}")') from None
+            raise in_field(error, field.name) from None
     return tuple(row)
 
 

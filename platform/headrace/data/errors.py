@@ -16,3 +16,15 @@ class UnknownField(DataError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would quote it
+
+
+def in_field(error: DataError, step: str) -> DataError:
+    """Return an error whose message ends with the path of the failed field, for example ``(field "a.b[0]")``.
+
+    `step` is the name of a field, a key of a map, or an index of an array in brackets. If the message of `error`
+    already ends with a path, that path is relative to `step`.
+    """
+    message, found, path = str(error).rpartition(' (field "')
+    if not found or not path.endswith('")'):
+        return DataError(f'{error} (field "{step}")')
+    return DataError(f'{message} (field "{step}{"" if path.startswith("[") else "."}{path}')

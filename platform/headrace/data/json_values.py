@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.api.errors import DataError
+from headrace.data.errors import in_field
 from headrace.data.java import double_text, float_text
 from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
@@ -49,7 +50,10 @@ def _null(schema: Schema | None, options: EncodingOptions) -> Any:
         return to_json(schema, schema.default, options)
     if schema.optional:
         return None
-    raise DataError("Conversion error: null value for field that is required and has no default value")
+    raise DataError(
+        "Conversion error: null value for field that is required and has no default value, "
+        f"schema type: {schema.type.name}"
+    )
 
 
 def _schemaless(value: Any, options: EncodingOptions) -> Any:
@@ -59,7 +63,13 @@ def _schemaless(value: Any, options: EncodingOptions) -> Any:
     if type_ is Type.INT64:
         return value
     if type_ is Type.ARRAY:
-        return [to_json(None, item, options) for item in value]
+        items: list[Any] = []
+        try:
+            for item in value:
+                items.append(to_json(None, item, options))  # noqa: PERF401 - counts the converted items
+        except DataError as error:
+            raise in_field(error, f"[{len(items)}]") from None
+        return items
     if type_ is Type.MAP:
         return _map(None, None, all(isinstance(key, str) for key in value), value, options)
     if type_ is Type.STRUCT:
@@ -138,7 +148,13 @@ def _bytes(schema: Schema, value: Any, options: EncodingOptions) -> Any:
 def _array(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, list):
         raise _invalid(schema, value)
-    return [to_json(schema.value_schema, item, options) for item in value]
+    items: list[Any] = []
+    try:
+        for item in value:
+            items.append(to_json(schema.value_schema, item, options))  # noqa: PERF401 - counts the converted items
+    except DataError as error:
+        raise in_field(error, f"[{len(items)}]") from None
+    return items
 
 
 def _map_with_schema(schema: Schema, value: Any, options: EncodingOptions) -> Any:
@@ -152,7 +168,13 @@ def _map_with_schema(schema: Schema, value: Any, options: EncodingOptions) -> An
 def _map(
     key_schema: Schema | None, value_schema: Schema | None, as_object: bool, items: Any, options: EncodingOptions
 ) -> Any:
-    pairs = [(to_json(key_schema, key, options), to_json(value_schema, item, options)) for key, item in items.items()]
+    pairs = []
+    key = None
+    try:
+        for key, item in items.items():
+            pairs.append((to_json(key_schema, key, options), to_json(value_schema, item, options)))
+    except DataError as error:
+        raise in_field(error, str(key)) from None
     if as_object:
         return {"null" if key is None else key: item for key, item in pairs}
     return [list(pair) for pair in pairs]
@@ -172,7 +194,7 @@ def _struct(schema: Schema, value: Any, options: EncodingOptions) -> Any:
         try:
             tree[field.name] = to_json(field.schema, item, options)
         except DataError as error:
-            raise DataError(f'{error} (field "{field.name}")') from None
+            raise in_field(error, field.name) from None
     return tree
 
 

@@ -11,6 +11,8 @@ from headrace.api.converter import SchemaRun
 from headrace.api.errors import ConfigErrors, DataError, RecordErrors
 from headrace.converters.json_converter import JsonConverter
 from headrace.data.columns import listed
+from headrace.data.json_encoding import encode_schema
+from headrace.data.json_values import EncodingOptions
 from headrace.data.logical import (
     DATE_SCHEMA,
     OPTIONAL_TIMESTAMP_SCHEMA,
@@ -252,7 +254,7 @@ def test_json_payload_that_does_not_match_its_schema_is_rejected(schema: Schema,
     holder = struct([("before", OPTIONAL_STRING_SCHEMA), ("it", schema)])
     prefix = configured._envelope_prefix(holder)
     bad, good = prefix + b'{"it":' + payload + b"}}", prefix + b'{"it":' + _good(schema) + b"}}"
-    with pytest.raises(DataError, match='field "it"'):
+    with pytest.raises(DataError, match=r'\(field "it(\[0\])?"\)$'):
         configured.to_connect("t", bad)
     with pytest.raises(RecordErrors) as caught:
         configured.to_connect_batch("t", [good, bad, None, bad, b"{"])
@@ -391,3 +393,49 @@ def test_json_converter_encodes_and_decodes_header_values() -> None:
     configured = converter(**PLAIN)
     assert configured.from_connect_header("t", "h", INT32_SCHEMA, 5) == b"5"
     assert configured.to_connect_header("t", "h", b"5") == (None, 5)
+
+
+INNER = struct([("i", INT32_SCHEMA)])
+OUTER = struct([("s", INNER), ("l", array(INNER)), ("m", map_of(STRING_SCHEMA, INT32_SCHEMA))])
+PAIRS = struct([("p", map_of(INT32_SCHEMA, INNER))])
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "message"),
+    [
+        (OUTER, (("x",), [], {}), 'Invalid type for INT32: str (field "s.i")'),
+        (OUTER, ((1,), [(1,), (2**40,)], {}), 'Value 1099511627776 is out of range for type INT32 (field "l[1].i")'),
+        (OUTER, ((1,), [(1,), None], {}), 'has no default value, schema type: STRUCT (field "l[1]")'),
+        (OUTER, ((1,), [], {"a": 1, "k": "x"}), 'Invalid type for INT32: str (field "m.k")'),
+        (PAIRS, ({1: (1,), 2: ("x",)},), 'Invalid type for INT32: str (field "p.2.i")'),
+        (None, {"a": [0, {"b": {1}}]}, 'set does not have a corresponding schema type. (field "a[1].b")'),
+        (None, [1, [{1}]], 'set does not have a corresponding schema type. (field "[1][0]")'),
+    ],
+)
+def test_error_of_encoding_a_json_value_names_the_path_of_the_field(
+    schema: Schema | None, value: Any, message: str
+) -> None:
+    with pytest.raises(RecordErrors) as caught:
+        converter(**PLAIN).from_connect_batch("t", schema, [value])
+    assert str(caught.value.errors[0]).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "message"),
+    [
+        (OUTER, '{"s":{"i":"x"},"l":[],"m":{}}', "Invalid value for type INT32: 'x' (field \"s.i\")"),
+        (
+            OUTER,
+            '{"s":{"i":1},"l":[{"i":1},{}],"m":{}}',
+            'Invalid null value for required INT32 field (field "l[1].i")',
+        ),
+        (OUTER, '{"s":{"i":1},"l":[],"m":{"k":"x"}}', "Invalid value for type INT32: 'x' (field \"m.k\")"),
+        (PAIRS, '{"p":[[1,{"i":1}],[2,{"i":"x"}]]}', "Invalid value for type INT32: 'x' (field \"p[1].i\")"),
+        (PAIRS, '{"p":[[1]]}', 'Found invalid map entry, expected length 2 but found :1 (field "p[0]")'),
+    ],
+)
+def test_error_of_decoding_a_json_value_names_the_path_of_the_field(schema: Schema, payload: str, message: str) -> None:
+    envelope = b'{"schema":%s,"payload":%s}' % (encode_schema(schema, EncodingOptions()), payload.encode())
+    with pytest.raises(DataError) as caught:
+        converter().to_connect("t", envelope)
+    assert str(caught.value).endswith(message)
