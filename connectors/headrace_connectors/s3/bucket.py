@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -41,6 +42,8 @@ _FATAL = frozenset(
         *("AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken", "400", "301"),
     }
 )
+READ_TIMEOUT_S = 60.0
+"""How long a request waits for more data of the response before it fails with a temporary error."""
 _loader = create_loader()
 """Caches the description of the S3 API, which takes long to parse, for all clients of the process."""
 _DENIED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
@@ -98,13 +101,10 @@ class Bucket:
             endpoint_url=config.store_url or None,
             config=ClientConfig(
                 retries={"total_max_attempts": config.part_retries + 1, "mode": "standard"},
-                s3={
-                    "addressing_style": "path" if config.path_style and not config.wan_mode else "auto",
-                    "use_accelerate_endpoint": config.wan_mode,
-                },
+                s3={"addressing_style": _addressing_style(config), "use_accelerate_endpoint": config.wan_mode},
                 proxies={"https": proxy, "http": proxy} if proxy else None,
                 connect_timeout=10,
-                read_timeout=60,
+                read_timeout=READ_TIMEOUT_S,
                 max_pool_connections=16,
                 # The signature (or TLS) protects the content. Some stores reject the additional checksums of boto3.
                 request_checksum_calculation="when_required",
@@ -241,6 +241,22 @@ def _session(config: S3ConnectionConfig) -> boto3.session.Session:
     session.register_component("data_loader", _loader)
     session._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
     return boto3.session.Session(botocore_session=session)
+
+
+def _addressing_style(config: S3ConnectionConfig) -> str:
+    """Return where requests contain the bucket's name: path, virtual (in the host name), or auto (boto3 decides)."""
+    if config.wan_mode:
+        return "auto"
+    return "path" if config.path_style or _is_ip_address(config.store_url) else "virtual"
+
+
+def _is_ip_address(url: str | None) -> bool:
+    """Whether the host of a URL is an IP address, which cannot have a bucket's name before it."""
+    try:
+        ip_address(urlsplit(url or "").hostname or "")
+    except ValueError:
+        return False
+    return True
 
 
 def _proxy(config: S3ConnectionConfig) -> str:

@@ -81,7 +81,8 @@ class S3ConnectionConfig(ConfigWithIgnoredKeys):
     path_style: bool = key(
         "s3.path.style.access.enabled",
         default=True,
-        doc="Whether requests contain the bucket's name in the path instead of the host name.",
+        doc="Whether requests contain the bucket's name in the path instead of the host name. If the host of store.url "
+        "is an IP address, the name is always in the path.",
         group=_S3,
     )
     wan_mode: bool = key(
