@@ -99,7 +99,6 @@ class S3SinkConfig(S3ConnectionConfig):
         "s3.elastic.buffer.init.capacity": "buffers always grow with the data; buffer.memory.bytes limits them",
         "max.write.duration.ms": "a put writes only the records that it receives",
         "report.null.values.to.dlq": "behavior.on.null.values and errors.tolerance apply to null values",
-        "enable.conditional.writes": "objects are always overwritten",
         "max.files.scan.limit": "objects are always overwritten",
         "locale": "names of months and days are English",
     }
@@ -286,7 +285,7 @@ class S3SinkConfig(S3ConnectionConfig):
         one_of=("NONE", "BACKWARD", "FORWARD", "FULL"),
         case_insensitive=True,
         doc="Every value has the effect of NONE: a record whose schema differs from the schema of the open file "
-        "completes the files of its topic partition.",
+        "completes the files of its topic partition. Records are never converted to the schema of the open file.",
         group=_COMPAT,
     )
     partitioner_class: str = key(
@@ -379,7 +378,11 @@ class S3SinkConfig(S3ConnectionConfig):
         group=_COMPAT,
     )
     conditional_writes: bool = key(
-        "enable.conditional.writes", default=True, doc="Has no effect: objects are overwritten.", group=_COMPAT
+        "enable.conditional.writes",
+        default=True,
+        doc="Every value has the effect of false: existing objects with the same keys are overwritten. The connector "
+        "logs a warning if this can store records twice.",
+        group=_COMPAT,
     )
     max_files_scan_limit: int = key(
         "max.files.scan.limit", default=100, doc="Has no effect: objects are overwritten.", group=_COMPAT
@@ -402,8 +405,18 @@ class S3SinkConfig(S3ConnectionConfig):
             found = [warning for warning in found if not warning.startswith("Configuration locale ")]
         if self.schema_compatibility.upper() != "NONE":
             found.append(
-                f"Configuration schema.compatibility={self.schema_compatibility} has no effect: a record with another "
-                "schema always completes the files of its topic partition"
+                f"Configuration schema.compatibility={self.schema_compatibility} has no effect: records are never "
+                "converted to the schema of the open file. A record with another schema always completes the files of "
+                "its topic partition, so records with alternating schemas become many small objects"
+            )
+        if self.storage_class.rsplit(".", 1)[-1] != "S3Storage":
+            found.append(f"Configuration storage.class={self.storage_class} has no effect: the storage is always S3")
+        stores_values_only = not self.store_keys and not self.store_headers
+        if self.conditional_writes and self.rotate_schedule_interval_ms > 0 and stores_values_only:
+            found.append(
+                "Configuration enable.conditional.writes=true (the default) has no effect: existing objects are "
+                "overwritten. With rotate.schedule.interval.ms, records may be stored in two objects after a failure; "
+                "set enable.conditional.writes=false to disable this warning"
             )
         if self.rotate_interval_ms > 0 and not self.has_timestamps:
             found.append(

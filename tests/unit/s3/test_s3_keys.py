@@ -61,6 +61,30 @@ def test_configuration_keys_without_effect_cause_warnings_only_if_they_are_set()
         }
 
 
+SCHEDULE = {"rotate__schedule__interval__ms": "1000", "timezone": "UTC"}
+
+
+@pytest.mark.parametrize(
+    ("props", "warned_keys"),
+    [
+        (SCHEDULE, ["enable.conditional.writes=true"]),
+        (SCHEDULE | {"enable__conditional__writes": "false"}, []),
+        (SCHEDULE | {"store__kafka__keys": "true"}, []),
+        (SCHEDULE | {"store__kafka__headers": "true"}, []),
+        ({"enable__conditional__writes": "true"}, []),
+        ({"max__files__scan__limit": "7"}, ["max.files.scan.limit"]),
+        ({"schema__compatibility": "FORWARD"}, ["schema.compatibility=FORWARD"]),
+        ({"schema__compatibility": "none"}, []),
+        ({"storage__class": "io.confluent.connect.s3.storage.S3Storage"}, []),
+        ({"storage__class": "com.example.Disk"}, ["storage.class=com.example.Disk"]),
+    ],
+)
+def test_configuration_causes_a_warning_if_the_behavior_of_confluents_sink_would_differ(
+    props: dict[str, str], warned_keys: list[str]
+) -> None:
+    assert [text.split()[1] for text in sink(**props).warnings_about_keys()] == warned_keys
+
+
 def test_warning_says_that_keys_with_the_prefix_confluent_topic_have_no_effect() -> None:
     props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "confluent.topic.bootstrap.servers": "localhost:9092"}
     (warning,) = S3SourceConfig.parse(props).warnings_about_keys()
