@@ -16,6 +16,7 @@ from headrace.data.records import SinkRecord
 from headrace.data.schema import STRING_SCHEMA, struct
 from headrace.data.struct import Struct
 from headrace.testing import run_sink, run_source
+from headrace_connectors.s3 import bucket
 from headrace_connectors.s3.sink import S3SinkConnector
 from headrace_connectors.s3.source import S3SourceConnector
 from support import s3
@@ -127,6 +128,33 @@ def test_s3_source_retries_failed_reads_without_loss_or_duplicates(store: Faulty
     run = source(store)
     assert store.applied == 2
     assert [int(record.value["text"][:9]) for record in run.records] == list(range(30))
+
+
+def test_sink_and_source_retry_requests_that_get_no_response_within_the_read_timeout(
+    server: s3.S3Server, store: FaultyS3, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bucket, "READ_TIMEOUT_S", 0.3)
+    store.add(S3Fault(is_write, 1, delay_s=0.6, cuts_request=True))
+    run = sink(store, 30)
+    assert (store.applied, run.committed) == (1, {("t", 0): 30})
+    assert sum(data.count(b"\n") for data in server.objects().values()) == 30
+    store.add(S3Fault(is_object_read, 1, delay_s=0.6, cuts_request=True))
+    restored = source(store).records
+    assert (store.applied, [int(each.value["text"][:9]) for each in restored]) == (2, list(range(30)))
+    for verb in ("write", "read"):
+        key = f"topics/t/partition=0/t+0+0000000000.json in s3://lake at {store.server.url}"
+        assert f"Cannot {verb} {key}: Read timeout on endpoint URL" in caplog.text
+
+
+def test_s3_sink_retries_an_upload_if_the_store_responds_that_it_is_full(
+    server: s3.S3Server, store: FaultyS3, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.add(S3Fault(is_write, 1, status=507, code="InsufficientStorage"))
+    run = sink(store, 30)
+    assert (store.applied, run.committed) == (1, {("t", 0): 30})
+    assert sum(data.count(b"\n") for data in server.objects().values()) == 30
+    key = f"topics/t/partition=0/t+0+0000000000.json in s3://lake at {store.server.url}"
+    assert f"Cannot write {key}: InsufficientStorage: fault of the test; retrying the upload" in caplog.text
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
