@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -402,40 +400,6 @@ def _partitions(worker: Worker, topic: str) -> list[int]:
 
     metadata = AdminClient({"bootstrap.servers": worker.bootstrap_servers()}).list_topics(timeout=10).topics.get(topic)
     return sorted(metadata.partitions) if metadata is not None else []
-
-
-def test_file_source_and_sink_lose_no_line_when_all_processes_are_killed_at_random_moments(tmp_path: Path) -> None:
-    """All processes are killed repeatedly while lines move from a file to a topic and from the topic to another file.
-
-    Every line must arrive in the second file, in order.
-    """
-    count, rng = 30_000, random.Random(7)
-    lines = [f"line {n} {'x' * (n % 60)}" for n in range(count)]
-    (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
-    text = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
-    connectors = []
-    for name, config in {
-        "in": {"connector.class": "FileStreamSource", "file": "in.txt", "topic": "t", "batch.size": "20", **text},
-        "out": {"connector.class": "FileStreamSink", "file": "out.txt", "topics": "t", **text},
-    }.items():
-        config = {**config, "name": name, "file": str(tmp_path / config["file"])}
-        path = tmp_path / f"{name}.properties"
-        path.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
-        connectors.append(path)
-    worker = Worker(tmp_path, {"offset.flush.interval.ms": "20"}, connectors)
-    for _ in range(4):
-        worker.start()
-        time.sleep(rng.uniform(0.0, 0.6))  # kill at a random moment
-        worker.kill_group()
-    out = tmp_path / "out.txt"
-    with worker:
-        wait_for(lambda: f"{lines[-1]}\n" in out.read_text(), "the last line", 60)
-        in_topic = [(message.value() or b"").decode() for message in read_topic(worker.bootstrap_servers(), "t")]
-    assert list(dict.fromkeys(in_topic)) == lines
-    written = out.read_text().splitlines()
-    assert set(written) == set(lines)
-    repeated = sum(number - 1 for number in Counter(in_topic).values())
-    assert repeated < count * 4
 
 
 def test_source_continues_from_its_offsets_after_the_worker_switches_to_another_broker(
