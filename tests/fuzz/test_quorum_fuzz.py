@@ -11,7 +11,7 @@ import pytest
 from headrace_broker.metadata.snapshots import image_records
 from headrace_broker.protocol.apis import API, ApiKey
 from headrace_broker.protocol.metadata_records import ProducerIdsRecord
-from headrace_broker.protocol.notation import Field
+from headrace_broker.protocol.notation import MessageField
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.raft.messages import METADATA_TOPIC_ID
 from headrace_broker.server.kraft.snapshot_files import encode_snapshot
@@ -22,7 +22,7 @@ KEYS = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.
 EDGES = {"int32": (-(2**31), -2, -1, 0, 1, 2, 3, 4, 2**31 - 2, 2**31 - 1), "int64": (-(2**63), -1, 0, 1, 2, 2**63 - 1)}
 
 
-def numbers(field: Field, rng: Random) -> Any:
+def numbers(field: MessageField, rng: Random) -> Any:
     """Return a value for the field, or None if `random_message` must choose the value.
 
     The values of ids, names and partitions are fixed. The values of all other integer fields are edge values.

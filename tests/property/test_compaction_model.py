@@ -29,7 +29,7 @@ from headrace_broker.log.transaction_index import (
 from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.records.batch import BatchHeader
 from headrace_broker.records.builder import build_batch
-from headrace_broker.records.columns import Headers, RecordColumns
+from headrace_broker.records.columns import RecordColumns, RecordHeaders
 from headrace_broker.records.compression import Compression
 from headrace_broker.records.control import ControlType, build_control_batch, end_transaction_value
 from headrace_broker.records.reader import read_batch
@@ -49,7 +49,7 @@ class Written:
     key: bytes
     value: bytes | None
     timestamp: int
-    headers: Headers
+    headers: RecordHeaders
     producer_id: int
     is_aborted: bool | None = False
     first_cleaned_ms: int | None = None
@@ -140,7 +140,7 @@ class CompactionMachine(RuleBasedStateMachine):
         is_transactional: bool,
     ) -> int:
         timestamps = [self.now + shift for _, _, shift in records]
-        headers: list[Headers] = [[("h", b"%d" % number)] for number in range(len(records))]
+        headers: list[RecordHeaders] = [[("h", b"%d" % number)] for number in range(len(records))]
         columns = RecordColumns(
             values=[value for _, value, _ in records],
             keys=[key for key, _, _ in records],

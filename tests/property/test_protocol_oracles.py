@@ -31,7 +31,7 @@ from headrace_broker.protocol import (
 from headrace_broker.protocol.apis import API, Api, ApiKey
 from headrace_broker.protocol.codec import decoder, encode, encode_joined
 from headrace_broker.protocol.messages import module_name
-from headrace_broker.protocol.notation import VERSION_MAX, ZERO_UUID, Field, Message, StructField
+from headrace_broker.protocol.notation import VERSION_MAX, ZERO_UUID, Message, MessageField, StructField
 from support.random_messages import random_message
 
 MESSAGES_PER_VERSION = 20
@@ -42,7 +42,7 @@ def versions_of(message: type[Message]) -> range:
     return range(message.__versions__[0], message.__versions__[1] + 1)
 
 
-def choose_for_kio(field: Field, rng: Random) -> Any:
+def choose_for_kio(field: MessageField, rng: Random) -> Any:
     """Return a random value that kio can convert to an enum, date or duration.
 
     Return None if kio does not convert the field.
@@ -112,7 +112,7 @@ def differences(ours: Message, theirs: Any, version: int) -> list[str]:
     return found
 
 
-def plain(field: Field, value: Any) -> Any:
+def plain(field: MessageField, value: Any) -> Any:
     """Convert a kafka-python value to Headrace's representation: UUIDs to 16 bytes, bit fields to a number."""
     if isinstance(value, UUID):
         return value.bytes
@@ -125,7 +125,7 @@ def plain(field: Field, value: Any) -> Any:
     return value
 
 
-def no_error(field: Field, _rng: Random) -> Any:
+def no_error(field: MessageField, _rng: Random) -> Any:
     """Return error code 0, because clients decode an ApiVersionsResponse with another error code as version 0."""
     return 0 if field.name == "error_code" else None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from headrace_broker.protocol.notation import Field, Message, StructField, default_of
+from headrace_broker.protocol.notation import Message, MessageField, StructField, default_of
 
 INTEGER_RANGES = {
     "int8": (-(2**7), 2**7 - 1),
@@ -20,7 +20,7 @@ TEXTS = ("", "a", "topic-1", "naïve", "日本語", "🌊", "x" * 126, "x" * 127
 LENGTHS = (0, 0, 1, 1, 2, 3)
 LONG_LENGTHS = (31, 32, 33, 34, 35, 64, 65, 126, 127, 128, 200)
 
-Choose = Callable[[Field, Random], Any]
+Choose = Callable[[MessageField, Random], Any]
 """Returns a value for a field, or None to leave the choice to `random_message`."""
 
 
@@ -37,7 +37,7 @@ def random_message(message: type[Message], version: int, rng: Random, choose: Ch
     return message(**values)
 
 
-def _random_value(field: Field, version: int, rng: Random, choose: Choose | None) -> Any:
+def _random_value(field: MessageField, version: int, rng: Random, choose: Choose | None) -> Any:
     if field.is_nullable(version) and rng.random() < 0.2:
         return None
     if field.kind == "array":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace_broker.client.delivery import DeliveryPart
 from headrace_broker.records.builder import split
-from headrace_broker.records.columns import Headers, RecordColumns
+from headrace_broker.records.columns import RecordColumns, RecordHeaders
 
 RECORD_OVERHEAD_BYTES = 12
 """Approximate overhead of a record besides its key and value: lengths, deltas, attributes."""
@@ -107,7 +107,7 @@ def split_into_runs(
                 yield part, estimate_bytes(part)
 
 
-def _headers_bytes(headers: Headers) -> int:
+def _headers_bytes(headers: RecordHeaders) -> int:
     return sum(3 * len(name) + len(value or b"") + 4 for name, value in headers)
 
 

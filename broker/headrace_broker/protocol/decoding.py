@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace_broker.protocol import primitives
 from headrace_broker.protocol.encoding import LETTERS
-from headrace_broker.protocol.notation import Field, Message, StructField, default_of
+from headrace_broker.protocol.notation import Message, MessageField, StructField, default_of
 from headrace_broker.protocol.source import Source
 
 _SIZES = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8, "uuid": 16}
@@ -121,7 +121,7 @@ class DecoderSource(Source):
         if self._flexible:
             self._tagged_fields(tagged, variable)
 
-    def _default(self, field: Field, target: str) -> None:
+    def _default(self, field: MessageField, target: str) -> None:
         if isinstance(field.default, list):
             self.line(f"{target} = []")
         elif isinstance(field.default, type):
@@ -129,7 +129,7 @@ class DecoderSource(Source):
         else:
             self.line(f"{target} = {field.default!r}")
 
-    def _value(self, field: Field, target: str, *, nullable: bool) -> None:
+    def _value(self, field: MessageField, target: str, *, nullable: bool) -> None:
         if field.kind in LETTERS:
             self.defer(LETTERS[field.kind], target)
         elif isinstance(field, StructField):
@@ -182,7 +182,7 @@ class DecoderSource(Source):
                 part = f"bytes({part})"
             self.line(f"{target} = {part}; position = {stop}")
 
-    def _array(self, field: Field, target: str, *, nullable: bool) -> None:
+    def _array(self, field: MessageField, target: str, *, nullable: bool) -> None:
         element = field.element
         assert element is not None
         if self._flexible and element.kind in primitives.INTEGER_LETTERS:
@@ -229,7 +229,7 @@ class DecoderSource(Source):
         unpack = f"unpack_from(f'>{{{count}}}{letter}', buffer, position)"
         self.line(f"{target} = [*{unpack}]; position += {count} * {_SIZES[kind]}")
 
-    def _elements(self, element: Field, target: str, count: str) -> None:
+    def _elements(self, element: MessageField, target: str, count: str) -> None:
         items, each = self.fresh("a"), self.fresh("e")
         self.line(f"{target} = {items} = []")
         with self.block(f"for _ in range({count}):"):
@@ -240,7 +240,7 @@ class DecoderSource(Source):
             self._flush()
             self.line(f"{items}.append({each})")
 
-    def _min_size_bytes(self, field: Field) -> int:
+    def _min_size_bytes(self, field: MessageField) -> int:
         """Return the minimum size in bytes that a value of `field` has on the wire."""
         if field.kind in _SIZES:
             return _SIZES[field.kind]
@@ -255,7 +255,7 @@ class DecoderSource(Source):
 
     # -- tagged fields -----------------------------------------------------------------------------------------------
 
-    def _tagged_fields(self, fields: list[Field], variable: str) -> None:
+    def _tagged_fields(self, fields: list[MessageField], variable: str) -> None:
         count = self.fresh("t")
         self.defer("B", count)
         self._flush()
@@ -280,7 +280,7 @@ class DecoderSource(Source):
                 with self.block("else:"):
                     self.line(f"position += {size}")
 
-    def _tagged_value(self, field: Field, target: str) -> None:
+    def _tagged_value(self, field: MessageField, target: str) -> None:
         if isinstance(field, StructField) and field.is_nullable(self._version):
             present = self.fresh("n")
             self.line(f"{present}, position = read_varint(buffer, position)")

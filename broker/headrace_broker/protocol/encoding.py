@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 
 from headrace_broker.protocol import primitives
-from headrace_broker.protocol.notation import Field, Message, StructField, default_of
+from headrace_broker.protocol.notation import Message, MessageField, StructField, default_of
 from headrace_broker.protocol.source import Source
 
 LETTERS = {"bool": "?", "uuid": "16s", **primitives.INTEGER_LETTERS}
@@ -110,13 +110,13 @@ class EncoderSource(Source):
         if self._flexible:
             self._tagged_fields(sorted(tagged, key=lambda field: field.tag or 0), variable)
 
-    def _require_default(self, field: Field, value: str) -> None:
+    def _require_default(self, field: MessageField, value: str) -> None:
         if field.ignorable:
             return
         with self.block(f"if {self._differs_from_default(field, value)}:"):
             self.line(f"raise ValueError('version {self._version} has no such field, but it is set')")
 
-    def _differs_from_default(self, field: Field, value: str) -> str:
+    def _differs_from_default(self, field: MessageField, value: str) -> str:
         """Return a Python expression that is true if the expression `value` differs from the field's default."""
         if field.default is None:
             return f"{value} is not None"
@@ -129,7 +129,7 @@ class EncoderSource(Source):
             return f"not {value}" if field.default else value
         return f"{value} != {field.default!r}"
 
-    def _value(self, field: Field, value: str, *, nullable: bool) -> None:
+    def _value(self, field: MessageField, value: str, *, nullable: bool) -> None:
         if field.kind in LETTERS:
             if field.kind == "uuid":
                 self.line(f"if length({value}) != 16: bad_uuid({value})")
@@ -173,12 +173,12 @@ class EncoderSource(Source):
             self.line(f"{variable} = {variable}{encode}; {size} = length({variable}){plus}")
         return variable, size
 
-    def _text(self, field: Field, value: str, nullable: bool) -> None:
+    def _text(self, field: MessageField, value: str, nullable: bool) -> None:
         variable, size = self._assign_with_length(value, nullable=nullable, encode=".encode()", empty="b''")
         self._length(size, "h")
         self.line(f"{self._append}({variable})")
 
-    def _bytes(self, field: Field, value: str, nullable: bool) -> None:
+    def _bytes(self, field: MessageField, value: str, nullable: bool) -> None:
         variable, size = self._assign_with_length(value, nullable=nullable, encode="", empty="b''")
         self._length(size, "i")
         self._by_reference(variable, size)
@@ -192,7 +192,7 @@ class EncoderSource(Source):
         with self.block("else:"):
             self.line(f"append({variable})")
 
-    def _records(self, field: Field, value: str, nullable: bool) -> None:
+    def _records(self, field: MessageField, value: str, nullable: bool) -> None:
         variable, size = self.fresh("v"), self.fresh("n")
         plus, null = (" + 1", "0") if self._flexible else ("", "-1")
         self.line(f"{variable} = {value}")
@@ -212,7 +212,7 @@ class EncoderSource(Source):
         with self.block("else:"):
             self._by_reference(variable, size)
 
-    def _array(self, field: Field, value: str, nullable: bool) -> None:
+    def _array(self, field: MessageField, value: str, nullable: bool) -> None:
         assert field.element is not None
         if field.element.kind in primitives.INTEGER_LETTERS:
             self._integers(field.element.kind, value, nullable)
@@ -245,7 +245,7 @@ class EncoderSource(Source):
 
     # -- tagged fields -----------------------------------------------------------------------------------------------
 
-    def _tagged_fields(self, fields: list[Field], variable: str) -> None:
+    def _tagged_fields(self, fields: list[MessageField], variable: str) -> None:
         if not fields:
             self.defer("x", "")
             return
@@ -266,7 +266,7 @@ class EncoderSource(Source):
         self._flush()
         self.run = kept
 
-    def _tagged_value(self, field: Field, value: str) -> None:
+    def _tagged_value(self, field: MessageField, value: str) -> None:
         kept, self.run = self.run, []
         outer, inner = self._append, self.fresh("tag")
         self.line(f"{inner} = []")

@@ -10,7 +10,7 @@ import base64
 import json
 from typing import Any
 
-from headrace_broker.protocol.notation import Field, Message
+from headrace_broker.protocol.notation import Message, MessageField
 from headrace_broker.protocol.uuid_text import encode_uuid
 
 _NAMES = {"kraft_version": "kRaftVersion", "kraft_version_feature": "kRaftVersionFeature"}
@@ -38,13 +38,13 @@ def camel_case(name: str) -> str:
     return _NAMES.get(name) or first + "".join(word.capitalize() for word in rest)
 
 
-def _is_default(field: Field, value: object) -> bool:
+def _is_default(field: MessageField, value: object) -> bool:
     if field.kind == "struct" and isinstance(value, Message):
         return bool(value == type(value)())
     return bool(value == field.default)
 
 
-def _to_json(field: Field, value: Any, version: int) -> Any:
+def _to_json(field: MessageField, value: Any, version: int) -> Any:
     if value is None:
         return None
     if field.kind == "struct":

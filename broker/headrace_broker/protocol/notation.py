@@ -56,7 +56,7 @@ class FieldOptions(TypedDict, total=False):
     tagged: str
 
 
-class Field:
+class MessageField:
     """One field of a message, with its kind ("int32", "struct", "array", …), versions and default."""
 
     __slots__ = ("default", "element", "ignorable", "kind", "name", "nullable", "tag", "tagged", "versions")
@@ -67,7 +67,7 @@ class Field:
         versions: str,
         default: object,
         *,
-        element: Field | None = None,
+        element: MessageField | None = None,
         nullable: str = "none",
         ignorable: bool = False,
         tag: int | None = None,
@@ -96,7 +96,7 @@ class Field:
         return self.tagged[0] <= version <= self.tagged[1]
 
 
-class StructField(Field):
+class StructField(MessageField):
     """A field (or an array's element) that is itself a message of the class `message`."""
 
     __slots__ = ("message",)
@@ -111,62 +111,62 @@ class StructField(Field):
 
 def boolean(versions: str = "", *, default: bool = False, **options: Unpack[FieldOptions]) -> Any:
     """Declare a boolean of one byte."""
-    return Field("bool", versions, default, **options)
+    return MessageField("bool", versions, default, **options)
 
 
 def int8(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
     """Declare a signed integer of one byte."""
-    return Field("int8", versions, default, **options)
+    return MessageField("int8", versions, default, **options)
 
 
 def int16(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
     """Declare a signed integer of two bytes."""
-    return Field("int16", versions, default, **options)
+    return MessageField("int16", versions, default, **options)
 
 
 def uint16(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
     """Declare an unsigned integer of two bytes."""
-    return Field("uint16", versions, default, **options)
+    return MessageField("uint16", versions, default, **options)
 
 
 def int32(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
     """Declare a signed integer of four bytes."""
-    return Field("int32", versions, default, **options)
+    return MessageField("int32", versions, default, **options)
 
 
 def uint32(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
     """Declare an unsigned integer of four bytes."""
-    return Field("uint32", versions, default, **options)
+    return MessageField("uint32", versions, default, **options)
 
 
 def int64(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
     """Declare a signed integer of eight bytes."""
-    return Field("int64", versions, default, **options)
+    return MessageField("int64", versions, default, **options)
 
 
 def float64(versions: str = "", *, default: float = 0.0, **options: Unpack[FieldOptions]) -> Any:
     """Declare a floating-point number of eight bytes."""
-    return Field("float64", versions, default, **options)
+    return MessageField("float64", versions, default, **options)
 
 
 def uuid(versions: str = "", *, default: bytes = ZERO_UUID, **options: Unpack[FieldOptions]) -> Any:
     """Declare a UUID of 16 bytes. All zeros stand for no UUID."""
-    return Field("uuid", versions, default, **options)
+    return MessageField("uuid", versions, default, **options)
 
 
 def string(versions: str = "", *, default: str | None = "", **options: Unpack[FieldOptions]) -> Any:
     """Declare a string of at most 32767 bytes of UTF-8 (unbounded in flexible versions)."""
-    return Field("string", versions, default, **options)
+    return MessageField("string", versions, default, **options)
 
 
 def binary(versions: str = "", *, default: bytes | None = b"", **options: Unpack[FieldOptions]) -> Any:
     """Declare a bytes field. Its decoded value is a copy, which outlives the frame."""
-    return Field("bytes", versions, default, **options)
+    return MessageField("bytes", versions, default, **options)
 
 
 def record_batches(versions: str = "", *, default: bytes | None = None, **options: Unpack[FieldOptions]) -> Any:
     """Declare a field of record batches, which are encoded and decoded without a copy (see `Records`)."""
-    return Field("records", versions, default, **options)
+    return MessageField("records", versions, default, **options)
 
 
 def struct(message: type[Message], versions: str = "", **options: Unpack[FieldOptions]) -> Any:
@@ -188,7 +188,7 @@ def array(
 ) -> Any:
     """Declare an array of nested messages (`array(Topic)`) or of plain values (`array(int32)`)."""
     each = StructField(element, "", None) if isinstance(element, type) else element()
-    return Field("array", versions, default, element=each, **options)
+    return MessageField("array", versions, default, element=each, **options)
 
 
 def _compile_and_construct(self: Message, **values: object) -> None:
@@ -211,8 +211,8 @@ class _MessageType(type):
         versions: str = "",
         flexible: str = "none",
     ) -> _MessageType:
-        fields = tuple(value for value in namespace.values() if isinstance(value, Field))
-        for field_name, field in [item for item in namespace.items() if isinstance(item[1], Field)]:
+        fields = tuple(value for value in namespace.values() if isinstance(value, MessageField))
+        for field_name, field in [item for item in namespace.items() if isinstance(item[1], MessageField)]:
             field.name = field_name
             del namespace[field_name]
         if "__slots__" not in namespace:
@@ -233,7 +233,7 @@ class Message(metaclass=_MessageType):
     """Base class of requests, responses, stored records, and the messages nested in them."""
 
     __slots__ = ()
-    __fields__: ClassVar[tuple[Field, ...]]
+    __fields__: ClassVar[tuple[MessageField, ...]]
     __api_key__: ClassVar[int] = -1
     __versions__: ClassVar[tuple[int, int]] = (0, VERSION_MAX)
     __flexible__: ClassVar[tuple[int, int]] = (1, 0)
@@ -316,7 +316,7 @@ class _ReadOnly:
 _defaults: dict[type[Message], Message] = {}
 
 
-def _frozen_default(field: Field) -> object:
+def _frozen_default(field: MessageField) -> object:
     if isinstance(field.default, type):
         return default_of(field.default)
     if isinstance(field.default, list):

@@ -28,7 +28,7 @@ from headrace_broker.records.batch import (
     Buffer,
     crc32c,
 )
-from headrace_broker.records.columns import Headers, RecordColumns
+from headrace_broker.records.columns import RecordColumns, RecordHeaders
 from headrace_broker.records.compression import Compression, compress
 from headrace_broker.records.varint import encode_varint, size_of_varint
 
@@ -251,7 +251,7 @@ def _write_crc(batch: bytearray) -> None:
     batch[CRC_OFFSET : CRC_OFFSET + 4] = crc.to_bytes(4, "big")
 
 
-def _encode_headers(headers: Headers) -> bytes:
+def _encode_headers(headers: RecordHeaders) -> bytes:
     """Encode the header count and the headers, which are the last part of an encoded record."""
     parts = [encode_varint(len(headers))]
     for name, value in headers:
@@ -271,7 +271,7 @@ def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
     count, affix_bytes, end = len(lengths), len(before) + len(after), after + headers
     # A record consists of its start, the offset delta and key, the value length, and the value. Short bytes before and
     # after the value are parts of the value length and of the next record's start, because few parts are joined faster.
-    # Headers are not, because each batch may have different headers and would need tables of its own.
+    # RecordHeaders are not, because each batch may have different headers and would need tables of its own.
     record: list[bytes | None] = [b"", b"", b"", b""]
     if headers == _NO_HEADERS and _are_in_tables(before, after):
         tables = _tables(affix_bytes, len(headers), before, end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-Headers = list[tuple[str, bytes | None]]
+RecordHeaders = list[tuple[str, bytes | None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,7 @@ class RecordColumns:
 
     values: list[bytes | None]
     keys: list[bytes | None] | None = None
-    headers: list[Headers] | None = None
+    headers: list[RecordHeaders] | None = None
     timestamps: list[int] | int | None = None
     offsets: list[int] | range | None = None
     timestamp_type: int = 0
@@ -80,7 +80,7 @@ class RecordColumns:
         self.value_lengths()
         return self._has_nulls
 
-    def shared_headers(self) -> Headers | None:
+    def shared_headers(self) -> RecordHeaders | None:
         """Return the common headers if all records have equal headers, else None."""
         headers = self.headers
         if not headers or headers[0] != headers[-1] or headers.count(headers[0]) != len(headers):

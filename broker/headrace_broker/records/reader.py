@@ -16,7 +16,7 @@ from headrace_broker.records.batch import (
     iter_batches,
 )
 from headrace_broker.records.batch import verify_crc as check_crc
-from headrace_broker.records.columns import Headers, RecordColumns
+from headrace_broker.records.columns import RecordColumns, RecordHeaders
 from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX, CompressionError, decompress
 
 
@@ -116,7 +116,7 @@ def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
     return columns
 
 
-def _read_values(records: Any, header: BatchHeader, timestamp: int, headers: Headers) -> RecordColumns | None:
+def _read_values(records: Any, header: BatchHeader, timestamp: int, headers: RecordHeaders) -> RecordColumns | None:
     """Return the records if each of them has this timestamp, these headers and no key, else None."""
     if header.max_timestamp != timestamp:
         return None
@@ -142,9 +142,9 @@ def _read_all(records: Any) -> RecordColumns:
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     timestamps: list[int] = []
-    headers: list[Headers] | None = None
+    headers: list[RecordHeaders] | None = None
     add_key, add_value, add_timestamp = keys.append, values.append, timestamps.append
-    last: Headers = []
+    last: RecordHeaders = []
     for record in records:
         add_key(record.key)
         add_value(record.value)

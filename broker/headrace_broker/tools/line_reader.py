@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from headrace_broker.records.columns import Headers, RecordColumns
+from headrace_broker.records.columns import RecordColumns, RecordHeaders
 from headrace_broker.tools.command_line import ToolError
 
 _PROPERTIES = {
@@ -80,7 +80,7 @@ class LineReader:
             ), None
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
-        headers: list[Headers] = []
+        headers: list[RecordHeaders] = []
         parse_error: ToolError | None = None
         for line in lines:
             self.line_number += 1
@@ -102,8 +102,8 @@ class LineReader:
     def _value(self, text: bytes) -> bytes | None:
         return None if text == self._null_marker else text
 
-    def _parse(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
-        headers: Headers = []
+    def _parse(self, line: bytes) -> tuple[bytes | None, bytes | None, RecordHeaders]:
+        headers: RecordHeaders = []
         remaining = line
         if self._parses_headers:
             before, separator, after = remaining.partition(self._headers_delimiter)
@@ -121,7 +121,7 @@ class LineReader:
                 raise self._missing_error("No key separator found", line)
         return key, self._value(remaining), headers
 
-    def _headers(self, text: bytes) -> Headers:
+    def _headers(self, text: bytes) -> RecordHeaders:
         pairs = self._headers_pattern.split(text)
         while len(pairs) > 1 and not pairs[-1]:
             pairs.pop()

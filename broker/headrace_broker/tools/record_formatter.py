@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace_broker.records.columns import Headers, RecordColumns
+from headrace_broker.records.columns import RecordColumns, RecordHeaders
 from headrace_broker.tools.deserializers import Deserializer, deserializer
 
 _FLAGS = ("timestamp", "partition", "offset", "delivery", "epoch", "headers", "key", "value")
@@ -74,7 +74,7 @@ class RecordFormatter:
             return [null if data is None else data for data in column]
         return [null if data is None else convert(data) for data in column]
 
-    def _headers(self, headers: Headers) -> bytes:
+    def _headers(self, headers: RecordHeaders) -> bytes:
         if not headers:
             return b"NO_HEADERS"
         values = self._texts([value for _, value in headers], self._header)

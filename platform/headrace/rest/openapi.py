@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.rest.openapi_schemas import PATH_PARAMETERS, QUERY_PARAMETERS, SCHEMAS, Schema
+from headrace.rest.openapi_schemas import PATH_PARAMETERS, QUERY_PARAMETERS, SCHEMAS, JsonSchema
 from headrace.rest.operations import Operation
 from headrace_broker.protocol import KAFKA_VERSION
 
@@ -40,8 +40,8 @@ def document(operations: Iterable[Operation], *, has_basic_auth: bool) -> dict[s
     }
 
 
-def _operation(operation: Operation, *, has_basic_auth: bool) -> Schema:
-    shape: Schema = {"operationId": operation.id, "summary": operation.summary, "tags": [operation.tag]}
+def _operation(operation: Operation, *, has_basic_auth: bool) -> JsonSchema:
+    shape: JsonSchema = {"operationId": operation.id, "summary": operation.summary, "tags": [operation.tag]}
     path_parameters = _PATH_PARAMETER.findall(operation.path)
     parameters = [{"name": name, "in": "path", "required": True, **PATH_PARAMETERS[name]} for name in path_parameters]
     parameters += [{"name": name, "in": "query", **QUERY_PARAMETERS[name]} for name in operation.query]
@@ -56,8 +56,8 @@ def _operation(operation: Operation, *, has_basic_auth: bool) -> Schema:
     return shape
 
 
-def _responses(operation: Operation, *, needs_credentials: bool) -> Schema:
-    responses: dict[int, Schema] = {}
+def _responses(operation: Operation, *, needs_credentials: bool) -> JsonSchema:
+    responses: dict[int, JsonSchema] = {}
     for status, schema in operation.responses.items():
         responses[status] = {"description": _DESCRIPTIONS[status]}
         if schema is not None:
@@ -73,11 +73,11 @@ def _responses(operation: Operation, *, needs_credentials: bool) -> Schema:
     return {str(status): responses[status] for status in sorted(responses)}
 
 
-def _json(schema: str) -> Schema:
+def _json(schema: str) -> JsonSchema:
     return {"application/json": {"schema": _reference(schema)}}
 
 
-def _reference(schema: str) -> Schema:
+def _reference(schema: str) -> JsonSchema:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 

@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from typing import Any
 
-Schema = dict[str, Any]
+JsonSchema = dict[str, Any]
 
-_STRING: Schema = {"type": "string"}
-_INTEGER: Schema = {"type": "integer"}
-_BOOLEAN: Schema = {"type": "boolean"}
-_STATE: Schema = {
+_STRING: JsonSchema = {"type": "string"}
+_INTEGER: JsonSchema = {"type": "integer"}
+_BOOLEAN: JsonSchema = {"type": "boolean"}
+_STATE: JsonSchema = {
     "type": "string",
     "enum": ["UNASSIGNED", "RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING"],
 }
-_CONNECTOR_TYPE: Schema = {"type": "string", "enum": ["source", "sink", "unknown"]}
-_JSON_MAP: Schema = {"type": "object", "additionalProperties": True}
-_STRING_MAP: Schema = {"type": "object", "additionalProperties": _STRING}
+_CONNECTOR_TYPE: JsonSchema = {"type": "string", "enum": ["source", "sink", "unknown"]}
+_JSON_MAP: JsonSchema = {"type": "object", "additionalProperties": True}
+_STRING_MAP: JsonSchema = {"type": "object", "additionalProperties": _STRING}
 
 
-def _ref(name: str) -> Schema:
+def _ref(name: str) -> JsonSchema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _list(items: Schema) -> Schema:
+def _list(items: JsonSchema) -> JsonSchema:
     return {"type": "array", "items": items}
 
 
-def _nullable(schema: Schema) -> Schema:
+def _nullable(schema: JsonSchema) -> JsonSchema:
     return {**schema, "type": [schema["type"], "null"]}
 
 
-def _object(properties: dict[str, Schema], *optional: str, **more: Any) -> Schema:
+def _object(properties: dict[str, JsonSchema], *optional: str, **more: Any) -> JsonSchema:
     """Return the schema of an object with exactly these properties. Properties in `optional` may be missing.
 
     `more` contains further keywords of the schema.
     """
     required = [name for name in properties if name not in optional]
-    shape: Schema = {"type": "object", "properties": properties, "additionalProperties": False, **more}
+    shape: JsonSchema = {"type": "object", "properties": properties, "additionalProperties": False, **more}
     return {**shape, "required": required} if required else shape
 
 
-_INSTANCE: dict[str, Schema] = {
+_INSTANCE: dict[str, JsonSchema] = {
     "state": _STATE,
     "worker_id": _STRING,
     "trace": {**_STRING, "description": "The error of a failed connector or task."},
     "version": {**_STRING, "description": "The version of the plug-in that runs."},
 }
 
-SCHEMAS: dict[str, Schema] = {
+SCHEMAS: dict[str, JsonSchema] = {
     "Error": _object({"error_code": {**_INTEGER, "description": "The HTTP status."}, "message": _STRING}),
     "ServerInfo": _object({"version": _STRING, "commit": _STRING, "kafka_cluster_id": _nullable(_STRING)}),
     "WorkerStatus": _object(
@@ -191,7 +191,7 @@ SCHEMAS: dict[str, Schema] = {
 }  # fmt: skip
 """The schemas of all bodies by name."""
 
-QUERY_PARAMETERS: dict[str, Schema] = {
+QUERY_PARAMETERS: dict[str, JsonSchema] = {
     "connectorsOnly": {
         "schema": {**_BOOLEAN, "default": True},
         "description": "Whether to list only connectors instead of all plug-ins.",
@@ -213,7 +213,7 @@ QUERY_PARAMETERS: dict[str, Schema] = {
 }
 """The query parameters by name."""
 
-PATH_PARAMETERS: dict[str, Schema] = {
+PATH_PARAMETERS: dict[str, JsonSchema] = {
     "connector": {"schema": _STRING, "description": "The name of the connector."},
     "task": {"schema": {**_INTEGER, "minimum": 0}, "description": "The number of the task."},
     "pluginName": {"schema": _STRING, "description": "The class of the plug-in, or the class's simple name."},

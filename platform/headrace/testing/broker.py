@@ -31,7 +31,7 @@ from headrace_broker.client.consumer import Consumer
 from headrace_broker.client.errors import BrokerError, TimedOutError
 from headrace_broker.client.fetched import FetchedBatch
 from headrace_broker.client.producer import Producer
-from headrace_broker.records.columns import Headers, RecordColumns
+from headrace_broker.records.columns import RecordColumns, RecordHeaders
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.network.socket_server import SocketServer
 from headrace_broker.server.node import Environment, Node
@@ -386,7 +386,7 @@ async def _partitions(cluster: Cluster, topic: str, timeout_s: float) -> list[tu
 def _columns(records: Iterable[NewRecord]) -> RecordColumns:
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
-    headers: list[Headers] = []
+    headers: list[RecordHeaders] = []
     for record in records:
         key, value, *more = record if isinstance(record, tuple) else (None, record)
         keys.append(_bytes(key))
