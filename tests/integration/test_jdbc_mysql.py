@@ -355,3 +355,17 @@ def test_source_waits_for_an_open_transaction_that_is_not_yet_in_the_cached_list
         while len(found) < 2 and time.monotonic() < deadline_s:
             found += rows(read_all(settings, offsets))
     assert [row[0] for row in found] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("mode", "level"),
+    [
+        ("DEFAULT", "REPEATABLE-READ"),
+        ("SQL_SERVER_SNAPSHOT", "REPEATABLE-READ"),
+        ("read_committed", "READ-COMMITTED"),
+        ("SERIALIZABLE", "SERIALIZABLE"),
+    ],
+)
+def test_session_has_the_configured_isolation_level(props: dict[str, str], mode: str, level: str) -> None:
+    query = {"query": "SELECT @@SESSION.tx_isolation AS level", "topic.prefix": "t"}
+    assert rows(read_all({**props, **query, "mode": "bulk", "transaction.isolation.mode": mode})) == [(level,)]

@@ -334,3 +334,18 @@ def test_connection_error_names_the_server_and_the_number_of_attempts(props: dic
     bad = {**props, "connection.url": "jdbc:postgresql://127.0.0.1:1/shop", "connection.attempts": "2", "mode": "bulk"}
     with pytest.raises(ConnectError, match=r"cannot connect to jdbc:postgresql://127\.0\.0\.1:1/shop \(2 attempts\)"):
         read_all(bad)
+
+
+@pytest.mark.parametrize(
+    ("mode", "level"),
+    [
+        ("DEFAULT", "read committed"),
+        ("SQL_SERVER_SNAPSHOT", "read committed"),
+        ("READ_UNCOMMITTED", "read uncommitted"),
+        ("repeatable_read", "repeatable read"),
+        ("SERIALIZABLE", "serializable"),
+    ],
+)
+def test_statements_run_with_the_configured_isolation_level(props: dict[str, str], mode: str, level: str) -> None:
+    query = {"query": "SELECT current_setting('transaction_isolation') AS level", "topic.prefix": "t"}
+    assert rows(read_all({**props, **query, "mode": "bulk", "transaction.isolation.mode": mode})) == [(level,)]
