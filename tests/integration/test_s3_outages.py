@@ -1,6 +1,6 @@
-"""Tests that the S3 sink loses and repeats no record if the store is restarted or its disk is full.
+"""Tests that S3 connectors lose and repeat no record if the store is restarted or its disk is full.
 
-The store is rclone, which keeps objects as files of a directory. The sink runs in a worker with an embedded broker.
+The store is rclone, which keeps objects as files of a directory. The worker has an embedded broker.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 
 from support import rclone, s3, small_disk
 from support.ports import free_port
+from support.topics import end_offset, read_topic
 from support.worker import Worker, wait_for
 
 pytestmark = [
@@ -63,7 +64,22 @@ def sink_file(directory: Path, store: Store) -> Path:
         "s3.part.size": str(PART_BYTES),
         "s3.part.retries": "0",
     }
-    path = directory / "sink.properties"
+    return properties_file(directory / "sink.properties", props)
+
+
+def source_file(directory: Path, store: Store) -> Path:
+    props = store.server.props() | {
+        "name": "source",
+        "connector.class": "io.confluent.connect.s3.source.S3SourceConnector",
+        "format.class": "io.confluent.connect.s3.format.json.JsonFormat",
+        "record.batch.max.size": "10",
+        "s3.poll.interval.ms": "100",
+        "s3.part.retries": "0",
+    }
+    return properties_file(directory / "source.properties", props)
+
+
+def properties_file(path: Path, props: dict[str, str]) -> Path:
     path.write_text("".join(f"{key}={value}\n" for key, value in props.items()))
     return path
 
@@ -83,7 +99,11 @@ def wait_for_objects(store: Store, count: int) -> None:
 
 def wait_for_retries(worker: Worker, count: int) -> None:
     """Wait until the sink has begun to retry uploads for the `count`-th time."""
-    wait_for(lambda: worker.log().count(RETRYING) == count, f"the sink retries ({count})", 60, worker.log)
+    wait_for_log(worker, RETRYING, count)
+
+
+def wait_for_log(worker: Worker, text: str, count: int) -> None:
+    wait_for(lambda: worker.log().count(text) == count, f"the log contains {text} {count} times", 60, worker.log)
 
 
 def assert_every_record_once(store: Store, files: int) -> None:
@@ -157,3 +177,32 @@ def test_s3_sink_retries_uploads_until_the_full_disk_of_the_store_has_space(tmp_
                 assert_every_record_once(store, 2)
         finally:
             store.stop()
+
+
+def test_s3_source_loses_and_repeats_no_record_if_the_store_is_restarted(tmp_path: Path, store: Store) -> None:
+    store.start()
+    files = [put_file(store, number) for number in range(20)]
+    with Worker(tmp_path, {}, [source_file(tmp_path, store)]) as worker:
+        wait_for(lambda: end_offset(worker.bootstrap_servers(), "items", 0) > 0, "the source restores records", 60)
+        for restart in range(3):
+            store.stop()
+            retries = restart + 1
+            wait_for_log(worker, "retrying the request (consecutive failures: 1)", retries)
+            store.start()
+            files.append(put_file(store, len(files)))
+            wait_for_log(worker, f"The bucket s3://lake at {store.server.url} can be read again", retries)
+        rows = FLUSH_SIZE * len(files)
+        wait_for(lambda: end_offset(worker.bootstrap_servers(), "items", 0) >= rows, f"{rows} records", 60, worker.log)
+        restored = [
+            json.loads(message.value() or b"")["id"] for message in read_topic(worker.bootstrap_servers(), "items")
+        ]
+    assert restored == list(range(rows))
+
+
+def put_file(store: Store, number: int) -> str:
+    """Write an object with the file `number` of the topic, as the S3 sink does. Return its key."""
+    first = number * FLUSH_SIZE
+    key = f"topics/items/partition=0/items+0+{first:010}.json"
+    lines = "".join(json.dumps({"id": each}) + "\n" for each in range(first, first + FLUSH_SIZE))
+    store.server.client().put_object(Bucket=s3.BUCKET, Key=key, Body=lines.encode())
+    return key
