@@ -178,6 +178,7 @@ def test_quote_sql_identifiers_never_rejects_names_that_need_quotes(events: Data
         read_all({**props, "table.whitelist": "columns"})
 
 
+@pytest.mark.slow
 def test_hostile_names_of_tables_and_columns_are_read(database: Database) -> None:
     names = (
         "select",
