@@ -6,43 +6,61 @@ import json
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
-from support import postgres
+from support import jdbc_copy, mariadb, postgres
 from support.broker import running_broker
-from support.topics import read_topic
+from support.jdbc_copy import TOPIC, JdbcDatabase, copy_config, positions_config, source_config
+from support.topics import end_offset, read_topic
 from support.worker import Worker, wait_for
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(bool(postgres.unavailable_reason()), reason=postgres.unavailable_reason() or ""),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 ROWS_PER_KILL = 20_000
-ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, item text, price double precision)"
-FILL = "INSERT INTO orders SELECT n, 'item ' || n, n / 7.0 FROM generate_series(%s::bigint, %s) n"
-DIFFERENT = (
-    "SELECT count(*) FROM orders o FULL JOIN copies c USING (id, item, price) WHERE o.id IS NULL OR c.id IS NULL"
-)
-POSITIONS = 'SELECT count(DISTINCT (__connect_topic, __connect_partition, __connect_offset)), count(*) FROM "every"'
+REPEATED_PER_KILL = 3_000
+"""More rows than the source reads between two commits of its offsets. It reads these rows again after a kill."""
+Databases = Callable[[Path], AbstractContextManager[tuple[JdbcDatabase, JdbcDatabase]]]
+"""Runs the database of the source and the database of the sinks."""
+
+
+@contextmanager
+def postgresql_databases(_: Path) -> Iterator[tuple[JdbcDatabase, JdbcDatabase]]:
+    with postgres.running() as server:
+        yield jdbc_copy.postgresql(server), jdbc_copy.postgresql(server)
+
+
+@contextmanager
+def mariadb_databases(_: Path) -> Iterator[tuple[JdbcDatabase, JdbcDatabase]]:
+    with mariadb.running() as server:
+        yield jdbc_copy.mariadb(server), jdbc_copy.mariadb(server)
+
+
+@contextmanager
+def sqlite_databases(directory: Path) -> Iterator[tuple[JdbcDatabase, JdbcDatabase]]:
+    yield jdbc_copy.sqlite(directory / "orders.db"), jdbc_copy.sqlite(directory / "copies.db")
+
+
+POSTGRES = pytest.mark.skipif(bool(postgres.unavailable_reason()), reason=postgres.unavailable_reason() or "")
+MARIADB = pytest.mark.skipif(bool(mariadb.unavailable_reason()), reason=mariadb.unavailable_reason() or "")
 
 
 @pytest.mark.parametrize(
-    ("chunks", "kills"),
+    ("databases", "chunks", "kills"),
     [
-        pytest.param("4", 3, marks=pytest.mark.slow),
-        pytest.param("1", 20, marks=pytest.mark.prove),
-        pytest.param("4", 20, marks=pytest.mark.prove),
+        pytest.param(postgresql_databases, "4", 3, marks=[POSTGRES, pytest.mark.slow], id="postgresql-4-3"),
+        pytest.param(postgresql_databases, "1", 20, marks=[POSTGRES, pytest.mark.prove], id="postgresql-1-20"),
+        pytest.param(postgresql_databases, "4", 20, marks=[POSTGRES, pytest.mark.prove], id="postgresql-4-20"),
+        pytest.param(mariadb_databases, "4", 20, marks=[MARIADB, pytest.mark.prove], id="mariadb-4-20"),
+        pytest.param(sqlite_databases, "4", 20, marks=pytest.mark.prove, id="sqlite-4-20"),
     ],
 )
 def test_jdbc_source_and_sinks_copy_every_row_although_the_worker_is_killed_repeatedly(
-    tmp_path: Path, kills: int, chunks: str
+    tmp_path: Path, databases: Databases, kills: int, chunks: str
 ) -> None:
     seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
     print(f"replay with HEADRACE_SEED={seed}")
@@ -50,81 +68,57 @@ def test_jdbc_source_and_sinks_copy_every_row_although_the_worker_is_killed_repe
     half = ROWS_PER_KILL * kills // 2
     with (
         running_broker(tmp_path, group_min_session_timeout_ms="1000") as broker,
-        postgres.running() as server,
-        psycopg.connect(server.conninfo, autocommit=True) as database,
+        databases(tmp_path) as (source, target),
     ):
-        database.execute(ORDERS)
-        database.execute(FILL, (1, half))
+        source.create_orders()
+        source.fill(1, half)
         settings = {
             "bootstrap.servers": broker.address,
             "offset.storage.file.filename": str(tmp_path / "offsets"),
             "value.converter.schemas.enable": "true",
         }
-        worker = Worker(tmp_path, settings, connectors(tmp_path, server, chunks))
+        worker = Worker(tmp_path, settings, connectors(tmp_path, source, target, chunks))
         for kill in range(1, kills + 1):
-            worker.start()
-            time.sleep(moments.uniform(0.3, 2.5))  # the random moment of the kill is the subject of the test
+            before = end_offset(broker.address, TOPIC)
+            worker.launch()
+            wait_for(lambda n=before: end_offset(broker.address, TOPIC) > n, "the source reads new rows", 60)
+            time.sleep(moments.uniform(0, 1.5))  # the random moment of the kill is the subject of the test
             worker.kill_group()
-            database.execute(FILL, (half + half * (kill - 1) // kills + 1, half + half * kill // kills))
+            print(f"kill {kill}: {end_offset(broker.address, TOPIC) - before} new records")
+            source.fill(half + half * (kill - 1) // kills + 1, half + half * kill // kills)
         with worker:
-            wait_for(lambda: copied(database) == 2 * half, "all rows are in the copy", 120, lambda: copied(database))
-            wait_for(lambda: positions(database) >= 2 * half, "all records are in the table of positions", 120)
-        assert database.execute(DIFFERENT).fetchone() == (0,)
-        assert len(set(database.execute(POSITIONS).fetchone() or ())) == 1, "a record is in the table twice"
-        records = read_topic(broker.address, "t-orders")
-        assert {json.loads(each.value() or b"")["payload"]["id"] for each in records} == set(range(1, 2 * half + 1))
-        assert positions(database) == len(records)
+            wait_for(lambda: target.count("copies") == 2 * half, "all rows are in the copy", 300,
+                     lambda: target.count("copies"))  # fmt: skip
+            worker.request("PUT", "/connectors/source/pause")
+            worker.wait_for_state("source", "PAUSED")
+            end = end_offset(broker.address, TOPIC)
+            wait_for(lambda: target.count("positions") == end, "all records are in the table of positions", 300)
+        assert target.orders("copies") == source.orders("orders")
+        records = read_topic(broker.address, TOPIC)
+        ids = Counter(json.loads(each.value() or b"")["payload"]["id"] for each in records)
+        assert set(ids) == set(range(1, 2 * half + 1))
+        check_positions(target, len(records))
+        repeated = len(records) - len(ids)
+        print(f"{kills} kills: {repeated} of {len(records)} records repeat a row, {max(ids.values())} records per row")
+        assert repeated <= kills * REPEATED_PER_KILL
 
 
-def copied(database: psycopg.Connection[Any]) -> int:
-    return rows_of(database, "copies")
+def check_positions(target: JdbcDatabase, records: int) -> None:
+    """Check that the table of positions contains each of the topic's records once."""
+    offsets = [offset for (offset,) in target.query("SELECT __connect_offset FROM positions ORDER BY 1")]
+    assert offsets == list(range(records))
 
 
-def positions(database: psycopg.Connection[Any]) -> int:
-    return rows_of(database, "every")
-
-
-def rows_of(database: psycopg.Connection[Any], table: str) -> int:
-    """Return the number of rows of a table, or 0 if the table does not exist yet."""
-    if database.execute("SELECT to_regclass(%s)", (f'"{table}"',)).fetchone() == (None,):
-        return 0
-    (count,) = database.execute(f'SELECT count(*) FROM "{table}"').fetchone() or (0,)  # type: ignore[call-overload]
-    return int(count)
-
-
-def connectors(directory: Path, server: postgres.Postgres, chunks: str) -> list[Path]:
+def connectors(directory: Path, source: JdbcDatabase, target: JdbcDatabase, chunks: str) -> list[Path]:
     """Write the configuration files of a source with `initial.load.chunks` set to `chunks`, and of two sinks.
 
     One sink uses the row's id as the primary key. The other sink uses the record's topic, partition and offset.
     """
-    common = {"connection.url": server.jdbc_url, "connection.user": server.user, "connection.attempts": "10"}
-    source = {
-        "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",
-        "mode": "incrementing",
-        "incrementing.column.name": "id",
-        "table.whitelist": "orders",
-        "topic.prefix": "t-",
-        "poll.interval.ms": "100",
-        "batch.max.rows": "500",
-        "initial.load.chunks": chunks,
-        "tasks.max": "3",
-    }
-    sink = {
-        "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
-        "topics": "t-orders",
-        "auto.create": "true",
-        "insert.mode": "upsert",
-        "consumer.override.session.timeout.ms": "3000",
-        "consumer.override.heartbeat.interval.ms": "500",
-        "consumer.override.auto.offset.reset": "earliest",
-        "consumer.override.metadata.max.age.ms": "500",
-    }
-    by_id = {"table.name.format": "copies", "pk.mode": "record_value", "pk.fields": "id"}
-    by_position = {"table.name.format": "every", "pk.mode": "kafka"}
+    slow = {"batch.max.rows": "10"}  # so that the source is still reading when the worker is killed
     return [
-        write(directory, "source", common | source),
-        write(directory, "by-id", common | sink | by_id),
-        write(directory, "by-position", common | sink | by_position),
+        write(directory, "source", source_config(source) | slow | {"initial.load.chunks": chunks, "tasks.max": "3"}),
+        write(directory, "by-id", copy_config(target)),
+        write(directory, "by-position", positions_config(target)),
     ]
 
 
