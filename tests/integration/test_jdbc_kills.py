@@ -22,7 +22,7 @@ from support.worker import Worker, wait_for
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 ROWS_PER_KILL = 20_000
-REPEATED_PER_KILL = 3_000
+REPEATED_PER_KILL = 5_000
 """More rows than the source reads between two commits of its offsets. It reads these rows again after a kill."""
 Databases = Callable[[Path], AbstractContextManager[tuple[JdbcDatabase, JdbcDatabase]]]
 """Runs the database of the source and the database of the sinks."""
