@@ -30,7 +30,7 @@ from headrace_connectors.elasticsearch.mappings import mapping_of
 from headrace_connectors.elasticsearch.names import data_stream_name, index_name
 
 if TYPE_CHECKING:
-    from headrace_connectors.elasticsearch.writer import BulkWriter, Operation, Run
+    from headrace_connectors.elasticsearch.writer import BulkWriter, Operation, PartitionRun
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
 
     def __init__(self) -> None:
         self._writer: BulkWriter | None = None
-        self._runs: dict[TopicPartition, deque[Run]] = {}
+        self._runs: dict[TopicPartition, deque[PartitionRun]] = {}
         self._targets: dict[str, str] = {}
         self._with_mapping: set[str] = set()
         self._failures = 0
@@ -119,7 +119,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         One call of `put` may receive several batches. The keys of `errors` are record indexes. These indexes count the
         records of all batches of the call. `start` is the index of the first record of `batch`.
         """
-        from headrace_connectors.elasticsearch.writer import Operation, Run
+        from headrace_connectors.elasticsearch.writer import Operation, PartitionRun
 
         try:
             target = self._target(batch)
@@ -131,7 +131,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         if not found:
             return []
         partition = batch.original_topic, batch.original_partition
-        run = Run(partition, batch.original_offsets[found[0].at], len(found))
+        run = PartitionRun(partition, batch.original_offsets[found[0].at], len(found))
         return [Operation(each.lines, each.document_id, batch, each.at, run) for each in found]
 
     def _handle_invalid(

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Run:
+class PartitionRun:
     """Consecutive records of a partition, and the number of these records that are not stored yet."""
 
     partition: TopicPartition
@@ -51,7 +51,7 @@ class Operation(NamedTuple):
     document_id: str | None
     batch: SinkBatch
     at: int
-    run: Run
+    run: PartitionRun
 
     @property
     def position(self) -> str:
