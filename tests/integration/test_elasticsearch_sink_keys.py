@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from headrace.data.records import SinkRecord
 from headrace.data.schema import (
     INT32_SCHEMA,
     STRING_SCHEMA,
-    Schema,
     struct,
 )
-from headrace.data.struct import Struct
-from headrace.testing import run_sink
-from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
+from support.elasticsearch_sink import document, properties, put
 from support.search_server import SearchServer
 
 pytestmark = [
@@ -37,28 +33,6 @@ def running_server() -> Iterator[SearchServer]:
 def server(running_server: SearchServer) -> SearchServer:
     running_server.clear()
     return running_server
-
-
-def document(offset: int, value: Any, schema: Schema | None = None, topic: str = "items", **more: Any) -> SinkRecord:
-    if schema is not None:
-        value = Struct(schema, value)
-    return SinkRecord(
-        topic=topic, partition=0, offset=offset, timestamp=1000 + offset, value=value, value_schema=schema, **more
-    )
-
-
-def props_of(server: SearchServer, **props: str) -> dict[str, str]:
-    settings = {"connection.url": server.url, "read.timeout.ms": "60000", "key.ignore": "true", "schema.ignore": "true"}
-    return settings | {key.replace("__", "."): value for key, value in props.items()}
-
-
-def put(server: SearchServer, records: Sequence[SinkRecord], **props: str) -> Any:
-    return run_sink(ElasticsearchSinkConnector, props_of(server, **props), records)
-
-
-def properties(server: SearchServer, index: str) -> dict[str, Any]:
-    found: dict[str, Any] = server.request("GET", f"/{index}/_mapping")[index]["mappings"].get("properties", {})
-    return found
 
 
 # -- keys per topic
