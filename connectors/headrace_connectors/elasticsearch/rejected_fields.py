@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct
+from headrace.data.values import infer_type
 
 _PATTERNS = (
     # OpenSearch and Elasticsearch 7. The reasons of Elasticsearch 8 begin with a position: [1:5]
@@ -23,14 +24,6 @@ _POSITION = re.compile(r"\[\d+:\d+\] ")
 _STRICT = re.compile(r"mapping set to strict, dynamic introduction of \[(.+?)\] within \[(.+?)\] is not allowed")
 _MERGE = re.compile(r"can't merge a non object mapping \[(.+?)\] with an object mapping")
 _LONG_TERM = re.compile(r'Document contains at least one immense term in field="(.+?)"')
-_PYTHON_TYPES = {
-    bool: Type.BOOLEAN,
-    int: Type.INT64,
-    float: Type.FLOAT64,
-    str: Type.STRING,
-    bytes: Type.BYTES,
-    dict: Type.MAP,
-}
 
 
 class RejectedField(NamedTuple):
@@ -109,5 +102,5 @@ def _fields(schema: Schema | None, value: Any, compact_maps: bool) -> Iterator[t
 def _type_name(schema: Schema | None, value: Any) -> str:
     if schema is not None:
         return f"{schema.type.value} ({schema.name})" if schema.name else schema.type.value
-    type_ = _PYTHON_TYPES.get(type(value))
+    type_ = infer_type(value)
     return type(value).__name__ if type_ is None else type_.value
