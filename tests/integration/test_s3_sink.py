@@ -147,14 +147,25 @@ def test_keys_of_tombstones_are_written_to_the_tombstone_directory(bucket: s3.S3
     }
 
 
-@pytest.mark.parametrize("behavior", ["ignore", "fail"])
-def test_property_behavior_on_null_values_sets_whether_null_values_are_ignored_or_reported(
-    bucket: s3.S3Server, behavior: str
+@pytest.mark.parametrize(
+    ("behavior", "reports_nulls", "reported"),
+    [("ignore", "true", [1]), ("ignore", "false", []), ("fail", "false", [1])],
+)
+def test_null_values_are_skipped_or_are_errors_and_are_reported_as_configured(
+    bucket: s3.S3Server, behavior: str, reports_nulls: str, reported: list[int]
 ) -> None:
     records = [row(0), row(1, value=None, value_schema=None), row(2), row(3)]
-    run = put(bucket, records, behavior__on__null__values=behavior, errors__tolerance="all")
-    assert [record.offset for record, _ in run.reported] == ([1] if behavior == "fail" else [])
+    props = {"behavior__on__null__values": behavior, "report__null__values__to__dlq": reports_nulls}
+    run = put(bucket, records, errors__tolerance="all", **props)
+    assert [record.offset for record, _ in run.reported] == reported
     assert [data.count(b"\n") for data in bucket.objects().values()] == [3]
+    assert run.committed == {("items", 0): 4}
+
+
+def test_ignored_null_value_does_not_fail_the_task_if_errors_are_not_tolerated(bucket: s3.S3Server) -> None:
+    records = [row(0), row(1, value=None, value_schema=None), row(2), row(3)]
+    run = put(bucket, records, behavior__on__null__values="ignore", errors__log__enable="true")
+    assert run.reported == []
     assert run.committed == {("items", 0): 4}
 
 

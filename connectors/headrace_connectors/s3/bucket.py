@@ -39,6 +39,7 @@ _FATAL = frozenset(
     {
         *("AccessDenied", "403", "404", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"),
         *("InvalidRequest", "InvalidArgument", "InvalidBucketName", "KeyTooLongError", "PermanentRedirect"),
+        "NotImplemented",
         *("AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken", "400", "301"),
     }
 )
@@ -62,7 +63,19 @@ class ProxyError(ConnectError):
 
 
 class UploadLostError(Exception):
-    """The store no longer knows a multipart upload, so the file must be written again from its first record."""
+    """The store does not accept the rest of an upload, so the file must be written again from its first record."""
+
+
+class ObjectExistsError(Exception):
+    """An object was not written, because an object with this key exists.
+
+    `records` is the number of records that the existing object contains for certain, beginning with the record whose
+    offset is part of the key. See `headrace_connectors.s3.uploads`.
+    """
+
+    def __init__(self, text: str, records: int = 1) -> None:
+        super().__init__(text)
+        self.records = records
 
 
 class MissingObjectError(Exception):
@@ -193,8 +206,10 @@ def _translated(failure: str) -> Iterator[None]:
         details = error.response.get("Error", {})
         code, message = str(details.get("Code")), str(details.get("Message"))
         text = f"{failure}: {code}: {message}"
-        if code == "NoSuchUpload":
+        if code in ("NoSuchUpload", "ConditionalRequestConflict"):  # after a conflict, S3 requires a new upload
             raise UploadLostError(text) from error
+        if code in ("PreconditionFailed", "412"):
+            raise ObjectExistsError(text) from error
         if code == "NoSuchKey":
             raise MissingObjectError(text) from error
         if code in _DENIED:

@@ -98,8 +98,7 @@ class S3SinkConfig(S3ConnectionConfig):
         "s3.elastic.buffer.enable": "buffers always grow with the data; buffer.memory.bytes limits them",
         "s3.elastic.buffer.init.capacity": "buffers always grow with the data; buffer.memory.bytes limits them",
         "max.write.duration.ms": "a put writes only the records that it receives",
-        "report.null.values.to.dlq": "behavior.on.null.values and errors.tolerance apply to null values",
-        "max.files.scan.limit": "objects are always overwritten",
+        "max.files.scan.limit": "the sink counts the records of an existing object",
         "locale": "names of months and days are English",
     }
 
@@ -181,7 +180,7 @@ class S3SinkConfig(S3ConnectionConfig):
         default=-1,
         type=ConfigType.LONG,
         doc="Complete files whenever the wall clock reaches a multiple of this many ms after midnight in timezone. The "
-        "content of objects then depends on the clock, so records may be written twice after a failure. -1: off.",
+        "content of objects then depends on the clock; see enable.conditional.writes. -1: off.",
         group=_FILES,
     )
     rotate_on_partition_change: bool = key(
@@ -374,18 +373,22 @@ class S3SinkConfig(S3ConnectionConfig):
     report_null_values: bool = key(
         "report.null.values.to.dlq",
         default=True,
-        doc="Has no effect: errors.tolerance applies to null values if behavior.on.null.values=fail.",
-        group=_COMPAT,
+        doc="Whether a record that behavior.on.null.values=ignore skips is sent to the dead letter queue. "
+        "Only with errors.tolerance=all.",
+        group=_FILES,
     )
     conditional_writes: bool = key(
         "enable.conditional.writes",
         default=True,
-        doc="Every value has the effect of false: existing objects with the same keys are overwritten. The connector "
-        "logs a warning if this can store records twice.",
-        group=_COMPAT,
+        doc="Whether the sink does not overwrite existing objects. It then writes only the records that an existing "
+        "object does not contain. Only with rotate.schedule.interval.ms and without files for keys and headers.",
+        group=_FILES,
     )
     max_files_scan_limit: int = key(
-        "max.files.scan.limit", default=100, doc="Has no effect: objects are overwritten.", group=_COMPAT
+        "max.files.scan.limit",
+        default=100,
+        doc="Has no effect: the sink counts the records of an existing object.",
+        group=_COMPAT,
     )
 
     @property
@@ -397,6 +400,17 @@ class S3SinkConfig(S3ConnectionConfig):
     def has_timestamps(self) -> bool:
         """Whether the partitioner is time-based, so that directories and rotate.interval.ms depend on timestamps."""
         return partitioner_name(self.partitioner_class) in _TIME_BASED
+
+    @property
+    def directories_depend_on_clock(self) -> bool:
+        """Whether the time at which a record is processed determines its directory."""
+        return self.has_timestamps and extractor_name(self.timestamp_extractor) == "Wallclock"
+
+    @property
+    def keeps_existing_objects(self) -> bool:
+        """Whether uploads do not overwrite existing objects."""
+        stores_values_only = not self.store_keys and not self.store_headers
+        return self.conditional_writes and self.rotate_schedule_interval_ms > 0 and stores_values_only
 
     def warnings_about_keys(self) -> list[str]:
         """Return one warning for each key that is set and has no effect."""
@@ -411,13 +425,6 @@ class S3SinkConfig(S3ConnectionConfig):
             )
         if self.storage_class.rsplit(".", 1)[-1] != "S3Storage":
             found.append(f"Configuration storage.class={self.storage_class} has no effect: the storage is always S3")
-        stores_values_only = not self.store_keys and not self.store_headers
-        if self.conditional_writes and self.rotate_schedule_interval_ms > 0 and stores_values_only:
-            found.append(
-                "Configuration enable.conditional.writes=true (the default) has no effect: existing objects are "
-                "overwritten. With rotate.schedule.interval.ms, records may be stored in two objects after a failure; "
-                "set enable.conditional.writes=false to disable this warning"
-            )
         if self.rotate_interval_ms > 0 and not self.has_timestamps:
             found.append(
                 "Configuration rotate.interval.ms has no effect: it needs TimeBasedPartitioner, DailyPartitioner or "

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from headrace.data.schema import Schema
 from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.stored_records import StoredRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class PartitionFiles:
     """Creates files. Its arguments are the directory, the first offset, and whether the records are tombstones."""
     open: dict[str, OpenFiles] = field(default_factory=dict)
     completed: deque[Completed] = field(default_factory=deque)
+    stored: StoredRecords = field(default_factory=StoredRecords)
+    """The records that existing objects contain. They are not written again."""
     _read_again_from: int | None = None
     """After a call of `read_again`: the offset that it returned, until the first records arrive again."""
     _records: int = 0
@@ -103,29 +106,32 @@ class PartitionFiles:
         self.rotate_by_schedule(now_ms)
         for directory, start, end in self._slices(len(records), directories, timestamps):
             part = records.part(start, end)
-            found = self.open.get(directory)
-            if found is not None and found.schemas != part.schemas:
-                self.complete()
-                found = None
-            if found is None:
-                found = self._open(directory, part)
-            found.files.append(part)
-            found.last_offset = part.offsets[-1]
-            found.records += len(part)
-            self._count(start, len(part), timestamps)
-            if self._records >= self.config.flush_size:
-                self.complete()
+            for first, last in self.stored.missing(directory, part.offsets):
+                timestamp = None if timestamps is None else timestamps[start + first]
+                self._append(directory, part.part(first, last), timestamp)
+
+    def _append(self, directory: str, part: Encoded, timestamp: int | None) -> None:
+        """Append records to the files of a directory. `timestamp` is the timestamp of the first record."""
+        found = self.open.get(directory)
+        if found is not None and found.schemas != part.schemas:
+            self.complete()
+            found = None
+        if found is None:
+            found = self._open(directory, part)
+        found.files.append(part)
+        found.last_offset = part.offsets[-1]
+        found.records += len(part)
+        if self._records == 0 and timestamp is not None:
+            self._first_timestamp = timestamp
+        self._records += len(part)
+        if self._records >= self.config.flush_size:
+            self.complete()
 
     def _open(self, directory: str, records: Encoded) -> OpenFiles:
         first = records.offsets[0]
         files = self.create(directory, first, records.is_tombstone)
         found = self.open[directory] = OpenFiles(directory, first, records.schemas, files)
         return found
-
-    def _count(self, start: int, count: int, timestamps: Sequence[int] | None) -> None:
-        if self._records == 0 and timestamps is not None:
-            self._first_timestamp = timestamps[start]
-        self._records += count
 
     def _slices(
         self, count: int, directories: str | Sequence[str], timestamps: Sequence[int] | None

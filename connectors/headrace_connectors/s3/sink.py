@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
@@ -22,17 +22,16 @@ from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
 from headrace.data.schema import Schema
 from headrace.data.sink_records import SinkRecords
+from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.common.tombstones import starts_with_tombstone
 from headrace_connectors.s3.bucket_check import check_bucket
 from headrace_connectors.s3.config import S3SinkConfig, format_name
+from headrace_connectors.s3.directory_files import DirectoryFiles, File
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
-from headrace_connectors.s3.formats import Encode, FileFormat, encoder_for, extension_of, format_for, header_items
+from headrace_connectors.s3.formats import Encode, encoder_for, extension_of, format_for, header_items
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of, with_schema_name
 from headrace_connectors.s3.spool import MemoryLimit, Spool
 from headrace_connectors.s3.upload_queue import UploadQueue
-
-if TYPE_CHECKING:
-    from headrace_connectors.s3.uploads import ObjectUpload
 
 logger = logging.getLogger(__name__)
 
@@ -49,56 +48,6 @@ class _Side(NamedTuple):
     encode: Encode
     read: Callable[[SinkBatch], tuple[Schema | None, Sequence[Any]]]
     """Returns the schema and the values, keys or headers of a batch's records."""
-
-
-class _File(NamedTuple):
-    """A file that becomes one object of the bucket. It contains record values, record keys or record headers."""
-
-    upload: ObjectUpload
-    format: FileFormat
-
-
-class DirectoryFiles:
-    """The files of one directory: values, and keys and headers if configured."""
-
-    def __init__(self, files: Sequence[_File]) -> None:
-        self.files = files
-        self.is_uploaded = False
-        self._is_finished = False
-
-    def append(self, records: Encoded) -> None:
-        """Append the values, keys and headers of records to the files for values, keys and headers."""
-        for file, (schema, items) in zip(self.files, records.sides, strict=True):
-            file.format.append(schema, items)
-
-    def has_full_part(self) -> bool:
-        """Whether at least one part of a file is complete, and can be uploaded."""
-        return any(file.upload.full_parts for file in self.files)
-
-    def has_several_parts(self) -> bool:
-        """Whether two or more parts of one file are complete."""
-        return any(file.upload.full_parts > 1 for file in self.files)
-
-    def upload_full_parts(self) -> None:
-        """Upload the complete parts of the files. The files stay open."""
-        for file in self.files:
-            file.upload.upload_full_parts()
-
-    def finish(self) -> None:
-        """Complete and upload the files. After an error, call `finish` again."""
-        if not self._is_finished:
-            for file in self.files:
-                file.format.finish()
-            self._is_finished = True
-        for file in reversed(self.files):  # values last: a reader that sees them can also read their keys and headers
-            file.upload.finish()
-        self.is_uploaded = True
-
-    def discard(self) -> None:
-        """Discard the files."""
-        for file in self.files:
-            file.format.discard()
-            file.upload.discard()
 
 
 class S3SinkTask(SinkTask[S3SinkConfig]):
@@ -190,6 +139,8 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             if self._on_null == "fail":
                 error = DataError(f"A record of topic {batch.topic} has a null value (behavior.on.null.values=fail)")
                 errors |= dict.fromkeys([start + index for index in nulls], error)
+            elif self._config.report_null_values:
+                self._report_nulls(batch, nulls)
         while positions:
             part = batch if len(positions) == len(batch) else batch.take(positions)
             bad = self._write(part, now_ms)
@@ -197,6 +148,14 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                 return
             errors |= {start + positions[index]: error for index, error in bad.items()}
             positions = [position for index, position in enumerate(positions) if index not in bad]
+
+    def _report_nulls(self, batch: SinkBatch, nulls: Sequence[int]) -> None:
+        """Report records with null values as errant records, if errors are tolerated."""
+        reporter = self.context.errant_record_reporter
+        if reporter is not None and tolerates_errors(self.context):
+            error = DataError("The value is null, and the record is skipped (behavior.on.null.values=ignore)")
+            for index in nulls:
+                reporter.report_at(batch, index, error)
 
     def _write(self, batch: SinkBatch, now_ms: int) -> dict[int, Exception]:
         """Write all records. If some records are bad, write no record and return the errors by index."""
@@ -285,11 +244,11 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
         return create
 
-    def _file(self, base: str, side: _Side) -> _File:
+    def _file(self, base: str, side: _Side) -> File:
         from headrace_connectors.s3.uploads import ObjectUpload
 
         upload = ObjectUpload(self._bucket, base + self._suffix(side), Spool(self._limit), self._config.part_size)
-        return _File(upload, format_for(side.format_class, upload.spool, self._config))
+        return File(upload, format_for(side.format_class, upload.spool, self._config))
 
     # -- uploading
 
@@ -343,7 +302,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         for files in self._partitions.values():
             for found in files.completed[0].files if files.completed else ():
                 uploading = _directory_files(found)
-                if uploading not in self._uploads and not uploading.is_uploaded:
+                if uploading not in self._uploads and not uploading.is_uploaded and uploading.existing is None:
                     self._uploads.start(uploading, uploading.finish)
             for found in files.open.values():
                 uploading = _directory_files(found)
@@ -355,25 +314,35 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
         If several uploads have failed, a fatal error takes precedence over a temporary error.
         """
-        from headrace_connectors.s3.bucket import UploadLostError
+        from headrace_connectors.s3.bucket import ObjectExistsError, UploadLostError
 
-        failed = {files: error for files, error in self._uploads.take_results().items() if error is not None}
+        failed: dict[DirectoryFiles, BaseException] = {}
+        for uploaded, error in self._uploads.take_results().items():
+            if isinstance(error, ObjectExistsError):
+                uploaded.existing = error
+            elif error is not None:
+                failed[uploaded] = error
         for partition, files in self._partitions.items():
             lost = next(
                 (failed.pop(each) for each in _all_of(files) if isinstance(failed.get(each), UploadLostError)), None
             )
             if lost is not None:
                 self._read_again(partition, files, lost)
-            while files.completed and all(_directory_files(found).is_uploaded for found in files.completed[0].files):
+            while files.completed and _has_ended(files.completed[0]):
                 if self._config.object_tagging or self._config.tag_pairs:
                     self._tag(files.completed[0])
-                files.completed.popleft()
+                if any(_directory_files(found).existing for found in files.completed[0].files):
+                    self._read_missing(partition, files)
+                else:
+                    files.completed.popleft()
         if failed:
             errors = list(failed.values())
             raise next((each for each in errors if isinstance(each, ConnectError)), errors[0])
 
     def _tag(self, completed: Completed) -> None:
         for found in completed.files:
+            if _directory_files(found).existing is not None:
+                continue
             tags = dict(pair.split(":", 1) for pair in self._config.tag_pairs)
             if self._config.object_tagging:
                 tags |= {"startOffset": str(found.first_offset), "endOffset": str(found.last_offset),
@@ -381,8 +350,20 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             for file in _directory_files(found).files:
                 self._bucket.tag(file.upload.key, tags)
 
+    def _read_missing(self, partition: TopicPartition, files: PartitionFiles) -> None:
+        """Read again all records from the first completed files on, because objects exist that must not be overwritten.
+
+        Records that are in these objects, or that this task has uploaded, will not be written again.
+        """
+        errors = []
+        for found in files.completed[0].files:
+            existing = _directory_files(found).existing
+            files.stored.add(found.directory, found.first_offset, existing.records if existing else found.records)
+            errors += [existing] if existing else []
+        self._read_again(partition, files, errors[0])
+
     def _read_again(self, partition: TopicPartition, files: PartitionFiles, error: BaseException) -> None:
-        """Read again all records that are not uploaded, because the store has lost the parts of a file."""
+        """Read again all records that are not uploaded, because `error` requires that files are written again."""
         self._uploads.forget(_all_of(files))
         first = files.read_again()
         if first is not None:
@@ -398,6 +379,12 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 def _directory_files(found: OpenFiles) -> DirectoryFiles:
     assert isinstance(found.files, DirectoryFiles)
     return found.files
+
+
+def _has_ended(completed: Completed) -> bool:
+    """Whether each file is uploaded, or is not uploaded because its object exists."""
+    uploads = [_directory_files(found) for found in completed.files]
+    return all(each.is_uploaded or each.existing is not None for each in uploads)
 
 
 def _all_of(files: PartitionFiles) -> set[DirectoryFiles]:

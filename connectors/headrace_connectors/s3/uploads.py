@@ -1,15 +1,28 @@
-"""Uploads files to a bucket: small files with one request, large files in parts while they are still open."""
+"""Uploads files to a bucket: small files with one request, large files in parts while they are still open.
+
+With enable.conditional.writes, an upload does not overwrite an existing object. It counts the object's records instead,
+so that the task can write only the records that the object does not contain.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import logging
+import sys
 from typing import Any
 
-from headrace.api.errors import ConnectError
-from headrace_connectors.s3.bucket import Bucket, TemporaryError, UploadLostError
-from headrace_connectors.s3.config import S3SinkConfig
+from headrace.api.errors import ConnectError, DataError
+from headrace_connectors.s3.bucket import (
+    AccessDeniedError,
+    Bucket,
+    MissingObjectError,
+    ObjectExistsError,
+    TemporaryError,
+    UploadLostError,
+)
+from headrace_connectors.s3.config import S3SinkConfig, format_name
+from headrace_connectors.s3.readers import count_records, object_format
 from headrace_connectors.s3.spool import Spool, SpoolReader
 
 logger = logging.getLogger(__name__)
@@ -24,10 +37,12 @@ class SinkBucket(Bucket):
         super().__init__(config)
         self._config = config
         self._attributes = _object_attributes(config) | self.customer_key
+        self._conditions = {"IfNoneMatch": "*"} if config.keeps_existing_objects else {}
 
     def put(self, key: str, data: SpoolReader) -> None:
         """Upload a whole object."""
-        self.request("put_object", f"write {key}", Key=key, Body=data, **self._digest(data), **self._attributes)
+        arguments = self._digest(data) | self._attributes | self._conditions
+        self.request("put_object", f"write {key}", Key=key, Body=data, **arguments)
 
     def tag(self, key: str, tags: dict[str, str]) -> None:
         """Set the tags of an object. With s3.object.behavior.on.tagging.error=ignore, an error is only logged."""
@@ -54,7 +69,7 @@ class SinkBucket(Bucket):
         """Complete a multipart upload, so that the object appears in the bucket."""
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         upload = {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": parts}}
-        self.request("complete_multipart_upload", f"complete {key}", **upload)
+        self.request("complete_multipart_upload", f"complete {key}", **upload, **self._conditions)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Discard the parts of an upload. An error is only logged: a lifecycle rule can remove the parts later."""
@@ -62,6 +77,28 @@ class SinkBucket(Bucket):
             self.request("abort_multipart_upload", f"discard the parts of {key}", Key=key, UploadId=upload_id)
         except (ConnectError, TemporaryError, UploadLostError) as error:
             logger.warning("%s", error)
+
+    def count_records(self, key: str) -> int:
+        """Return how many records of its directory an existing object contains for certain: at least the first one.
+
+        The number of records is not known if the object may not be read, if values of ByteArrayFormat can contain the
+        separator, or if the clock determines the directories, because other records may follow in the directory.
+        """
+        name = str(format_name(self._config.format_class))
+        if name == "bytearray" or self._config.directories_depend_on_clock:
+            return 1
+        try:
+            return count_records(self.open(key), key, object_format(name, b"\n", sys.maxsize))
+        except AccessDeniedError as error:
+            logger.warning("%s; the records after its first record are written again", error)
+            return 1
+        except MissingObjectError as error:
+            raise UploadLostError(f"{error}; the object was deleted in the meantime") from error
+        except DataError as error:
+            raise ConnectError(
+                f"Cannot read the object {key} of {self.address}, which exists: {error}. Delete the object, or set "
+                "enable.conditional.writes=false to overwrite it"
+            ) from error
 
     def _digest(self, data: SpoolReader) -> dict[str, str]:
         if not self._config.send_digest:
@@ -105,9 +142,22 @@ class ObjectUpload:
             self._upload_part(self._part_size)
 
     def finish(self) -> None:
-        """Upload the rest of the file, so that the object appears. After an error, call `finish` again."""
+        """Upload the rest of the file, so that the object appears. After an error, call `finish` again.
+
+        Raises ObjectExistsError if the object exists and must not be overwritten.
+        """
         if self._is_done:
             return
+        try:
+            self._finish()
+        except ObjectExistsError as error:
+            records = self._bucket.count_records(self.key)
+            text = f"{self.key} exists in {self._bucket.address} with at least {records} of the records"
+            raise ObjectExistsError(text, records) from error
+        self._is_done = True
+        self.spool.close()
+
+    def _finish(self) -> None:
         self.upload_full_parts()
         if self._id is None:
             self._bucket.put(self.key, SpoolReader(self.spool, self.spool.size))
@@ -115,8 +165,6 @@ class ObjectUpload:
             if self.spool.size:
                 self._upload_part(self.spool.size)
             self._bucket.complete_upload(self.key, self._id, self._tags)
-        self._is_done = True
-        self.spool.close()
 
     def discard(self) -> None:
         """Discard the data, and the parts that were uploaded."""

@@ -61,17 +61,9 @@ def test_configuration_keys_without_effect_cause_warnings_only_if_they_are_set()
         }
 
 
-SCHEDULE = {"rotate__schedule__interval__ms": "1000", "timezone": "UTC"}
-
-
 @pytest.mark.parametrize(
     ("props", "warned_keys"),
     [
-        (SCHEDULE, ["enable.conditional.writes=true"]),
-        (SCHEDULE | {"enable__conditional__writes": "false"}, []),
-        (SCHEDULE | {"store__kafka__keys": "true"}, []),
-        (SCHEDULE | {"store__kafka__headers": "true"}, []),
-        ({"enable__conditional__writes": "true"}, []),
         ({"max__files__scan__limit": "7"}, ["max.files.scan.limit"]),
         ({"schema__compatibility": "FORWARD"}, ["schema.compatibility=FORWARD"]),
         ({"schema__compatibility": "none"}, []),
@@ -83,6 +75,25 @@ def test_configuration_causes_a_warning_if_the_behavior_of_confluents_sink_would
     props: dict[str, str], warned_keys: list[str]
 ) -> None:
     assert [text.split()[1] for text in sink(**props).warnings_about_keys()] == warned_keys
+
+
+SCHEDULE = {"rotate__schedule__interval__ms": "1000", "timezone": "UTC"}
+
+
+@pytest.mark.parametrize(
+    ("props", "is_kept"),
+    [
+        (SCHEDULE, True),
+        (SCHEDULE | {"enable__conditional__writes": "false"}, False),
+        (SCHEDULE | {"store__kafka__keys": "true"}, False),
+        (SCHEDULE | {"store__kafka__headers": "true"}, False),
+        ({"enable__conditional__writes": "true"}, False),
+    ],
+)
+def test_existing_objects_are_kept_only_with_a_schedule_and_without_keys_and_headers(
+    props: dict[str, str], is_kept: bool
+) -> None:
+    assert sink(**props).keeps_existing_objects == is_kept
 
 
 def test_warning_says_that_keys_with_the_prefix_confluent_topic_have_no_effect() -> None:
