@@ -72,12 +72,12 @@ test: $(STAMP) system-packages check test-unit ## run check and all tests except
 	@$(TIMED) -m "$(QUICK) and timed"
 
 test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
-	@tests/support/system_packages.sh mariadb-server
+	@tests/support/system_packages.sh mariadb-server tinyproxy
 	@$(PARALLEL) $(SERVERS) tests/property tests/unit -m "$(LONG) and not timed"
 	@$(TIMED) -m "$(LONG) and timed"
 
 prove: $(STAMP) system-packages build ## run the tests that take hours
-	@tests/support/system_packages.sh mariadb-server
+	@tests/support/system_packages.sh mariadb-server tinyproxy
 	@TEST_EXAMPLES=all $(UNIT) -m "hypothesis and $(QUICK)"
 	@$(PYTEST) -m "prove"
 

@@ -18,8 +18,8 @@ from headrace.api.errors import ConnectError
 from headrace.data.records import SinkRecord
 from headrace.testing import run_sink
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
-from support import search_server
-from support.certificates import PASSWORD, Certificates, create_certificates
+from support import http_proxy, search_server
+from support.certificates import PASSWORD, Certificates, create_certificates, write_jks_files
 from support.credentials_change import check_credentials_change
 from support.elasticsearch_task import put_until_error, validation_errors
 from support.search_server import SearchServer
@@ -121,6 +121,47 @@ def test_password_of_the_client_key_is_configured(
     errors = validation_errors(props(server, certificates, elastic__https__ssl__keystore__location=str(file)) | keys)
     assert list(errors) == ([] if is_accepted else ["connection.url"])
     assert is_accepted or "Cannot load the certificates and keys" in errors["connection.url"][0]
+
+
+@pytest.mark.parametrize("kind", ["PKCS12", "JKS"])
+def test_documents_are_stored_with_the_certificates_and_the_key_of_javas_key_stores(
+    server: SearchServer, certificates: Certificates, tmp_path: Path, kind: str
+) -> None:
+    """The configuration is one for Confluent's connector."""
+    settings = props(server, certificates, elastic__https__ssl__truststore__location=None)
+    stores = certificates.trust_store, certificates.client_store
+    if kind == "JKS":
+        stores = write_jks_files(certificates, tmp_path)
+    for name, store in zip(("truststore", "keystore"), stores, strict=True):
+        prefix = f"elastic.https.ssl.{name}."
+        settings |= {f"{prefix}location": str(store), f"{prefix}password": PASSWORD, f"{prefix}type": kind}
+    settings["elastic.https.ssl.key.password"] = PASSWORD
+    assert validation_errors(settings) == {}
+    topic = f"stores-{kind.lower()}"
+    run_sink(ElasticsearchSinkConnector, settings, [record(0).replace(topic=topic)])
+    assert list(server.documents(topic)) == [f"{topic}+0+0"]
+    wrong = validation_errors(settings | {"elastic.https.ssl.truststore.password": "wrong"})
+    assert list(wrong) == ["elastic.https.ssl.truststore.location"]
+    assert "password is wrong" in wrong["elastic.https.ssl.truststore.location"][0]
+
+
+@pytest.mark.skipif(http_proxy.unavailable_reason() is not None, reason=str(http_proxy.unavailable_reason()))
+def test_requests_with_tls_are_sent_through_a_tunnel_of_a_proxy(
+    server: SearchServer, certificates: Certificates, tmp_path: Path
+) -> None:
+    with http_proxy.running(tmp_path) as proxy:
+        settings = props(server, certificates) | proxy.settings()
+        assert validation_errors(settings) == {}
+        run_sink(ElasticsearchSinkConnector, settings, [record(0).replace(topic="tunnel")])
+        assert proxy.requests("CONNECT") >= 2
+        localhost = settings | {"connection.url": server.url.replace("127.0.0.1", "localhost")}
+        ((_, errors),) = validation_errors(localhost).items()
+        unchecked = localhost | {"elastic.https.ssl.endpoint.identification.algorithm": ""}
+        assert validation_errors(unchecked) == {}
+        ((_, denied),) = validation_errors(props(server, certificates) | proxy.address()).items()
+    assert list(server.documents("tunnel")) == ["tunnel+0+0"]
+    assert "certificate is not valid for 'localhost'" in errors[0]
+    assert "407" in denied[0]
 
 
 @pytest.mark.parametrize(("algorithm", "is_accepted"), [("https", False), ("", True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from headrace.data.schema import (
     STRING_SCHEMA,
     struct,
 )
-from support import search_server
+from support import http_proxy, search_server
 from support.elasticsearch_sink import document, properties, put
+from support.elasticsearch_task import validation_errors
 from support.search_server import SearchServer
 
 pytestmark = [
@@ -154,3 +156,22 @@ def test_record_of_a_topic_that_is_missing_in_the_mapping_of_external_resources_
     ((record, error),) = run.reported
     assert (record.topic, str(error)) == ("other", "Topic other is missing in topic.to.external.resource.mapping")
     assert list(server.documents("existing-1")) == ["items+0+0"]
+
+
+# -- proxy
+
+
+@pytest.mark.skipif(http_proxy.unavailable_reason() is not None, reason=str(http_proxy.unavailable_reason()))
+def test_requests_are_sent_through_a_proxy_that_requires_a_password(server: SearchServer, tmp_path: Path) -> None:
+    with http_proxy.running(tmp_path) as proxy:
+        settings = {"connection.url": server.url} | proxy.settings()
+        assert validation_errors(settings) == {}
+        put(server, [document(0, {"id": 1}, topic="items")], **proxy.settings())
+        assert proxy.requests("POST") == 1
+        ((key, errors),) = validation_errors({"connection.url": server.url} | proxy.address()).items()
+    assert list(server.documents("items").values()) == [{"id": 1}]
+    assert key == "connection.url"
+    assert "status 407" in errors[0]
+    assert "check proxy.username and proxy.password" in errors[0]
+    (unreachable,) = validation_errors(settings)["connection.url"]
+    assert f"Elasticsearch at {server.url} (proxy 127.0.0.1:{proxy.port}) is not reachable" in unreachable

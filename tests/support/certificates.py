@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import ssl
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 PASSWORD = "changeit"
+_FILES = ("key.p12", "trust.p12", "authority.pem", "client.pem", "server.pem", "client.p12")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Certificates:
     """PEM, with the client's key and certificate."""
     server: Path
     """PEM, with the server's key and certificate."""
+    client_store: Path
+    """PKCS#12, with the client's key and certificate."""
 
     def settings(self, prefix: str = "listeners.https.") -> dict[str, str]:
         """Return the worker's `ssl.*` settings, with `prefix` in front of each configuration key."""
@@ -68,18 +72,34 @@ def create_certificates(directory: Path) -> Certificates:
     server = _certificate("server", server_key, "authority", authority_key)
     client = _certificate("client", client_key, "authority", authority_key)
     encryption = BestAvailableEncryption(PASSWORD.encode())
-    found = Certificates(
-        *(directory / name for name in ("key.p12", "trust.p12", "authority.pem", "client.pem", "server.pem"))
-    )
+    found = Certificates(*(directory / name for name in _FILES))
     found.key_store.write_bytes(
         pkcs12.serialize_key_and_certificates(b"worker", server_key, server, [authority], encryption)
     )
     found.trust_store.write_bytes(pkcs12.serialize_key_and_certificates(None, None, None, [authority], encryption))
+    found.client_store.write_bytes(
+        pkcs12.serialize_key_and_certificates(b"client", client_key, client, [authority], encryption)
+    )
     found.authority.write_bytes(authority.public_bytes(Encoding.PEM))
     for file, key, certificate in ((found.client, client_key, client), (found.server, server_key, server)):
         key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         file.write_bytes(key_pem + certificate.public_bytes(Encoding.PEM))
     return found
+
+
+def write_jks_files(certificates: Certificates, directory: Path) -> tuple[Path, Path]:
+    """Write the authority's certificate, and the client's key and certificate, to two JKS files with keytool."""
+    trust_store, key_store = directory / "trust.jks", directory / "client.jks"
+    trusted = ["-importcert", "-file", str(certificates.authority), "-keystore", str(trust_store)]
+    _keytool(*trusted, "-storetype", "JKS", "-storepass", PASSWORD)
+    source = ["-srckeystore", str(certificates.client_store), "-srcstoretype", "PKCS12", "-srcstorepass", PASSWORD]
+    target = ["-destkeystore", str(key_store), "-deststoretype", "JKS", "-deststorepass", PASSWORD]
+    _keytool("-importkeystore", *source, *target)
+    return trust_store, key_store
+
+
+def _keytool(*arguments: str) -> None:
+    subprocess.run(["keytool", "-noprompt", *arguments], check=True, capture_output=True)
 
 
 def _certificate(

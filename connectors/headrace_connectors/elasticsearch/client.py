@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import ssl
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -21,17 +19,17 @@ from elastic_transport import (
     TlsError,
     Transport,
     TransportError,
-    Urllib3HttpNode,
 )
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.http_node import HttpNode, Proxy, node_config
 from headrace_connectors.elasticsearch.responses import TEMPORARY_STATUSES
+from headrace_connectors.elasticsearch.tls import tls_context
 
 # Its warnings repeat what the sink logs about a failed request, or report that a server responds again.
 logging.getLogger("elastic_transport.node_pool").setLevel(logging.ERROR)
 
-_JKS_MAGIC, _PKCS12_START = b"\xfe\xed\xfe\xed", b"\x30\x82"
 _BULK = "/_bulk?filter_path=errors,error,items.*.status,items.*.error.type,items.*.error.reason"
 
 
@@ -43,14 +41,6 @@ class TooLargeError(Exception):
     """The request is larger than the server accepts."""
 
 
-class KeyStoreError(ConnectError):
-    """The sink cannot use a certificate or key file. `key` is the configuration key with the path of the file."""
-
-    def __init__(self, key: str, message: str) -> None:
-        super().__init__(f"{key}: {message}")
-        self.key = key
-
-
 class RefusedError(ConnectError):
     """The server refused a request with the HTTP status `status`."""
 
@@ -59,33 +49,21 @@ class RefusedError(ConnectError):
         self.status = status
 
 
-class _HttpNode(Urllib3HttpNode):
-    """A node that does not check the server's host name if its TLS context does not check it.
-
-    urllib3 checks the name itself in this case, unless `assert_hostname` is False.
-    """
-
-    def __init__(self, config: NodeConfig) -> None:
-        super().__init__(config)
-        if config.ssl_context is not None and not config.ssl_context.check_hostname:
-            assert isinstance(self.pool, urllib3.HTTPSConnectionPool)
-            self.pool.assert_hostname = False
-
-
 class Client:
     """Sends requests to the servers of `connection.url`. Its methods may be called from several threads."""
 
     def __init__(self, config: ElasticsearchSinkConfig) -> None:
         """Create the client without connecting. Raises ConnectError if the TLS files are unusable."""
-        self.address = ",".join(config.urls)
-        """The servers, for messages."""
+        proxy = f" (proxy {config.proxy_host}:{config.proxy_port})" if config.proxy_host else ""
+        self.address = ",".join(config.urls) + proxy
+        """The servers and the proxy, for messages."""
         self._connection_timeout_ms, self._read_timeout_ms = config.connection_timeout_ms, config.read_timeout_ms
         timeout = urllib3.Timeout(connect=config.connection_timeout_ms / 1000, read=config.read_timeout_ms / 1000)
         self._timeout: Any = timeout
         self._headers = _authorization(config)
         nodes = [_node(url, config) for url in config.urls]
         self._node_count = len(nodes)
-        self._transport = Transport(nodes, node_class=_HttpNode, max_retries=0, retry_on_status=(), meta_header=False)
+        self._transport = Transport(nodes, node_class=HttpNode, max_retries=0, retry_on_status=(), meta_header=False)
 
     def bulk(self, body: bytes) -> Any:
         """Send a bulk request and return the response. Raises TemporaryError, TooLargeError or ConnectError."""
@@ -185,6 +163,8 @@ class Client:
             raise TemporaryError(text)
         if status == 413:
             raise TooLargeError(text)
+        if status == 407:
+            text += "; check proxy.username and proxy.password"
         if status in (401, 403):
             text += "; check connection.username and connection.password, or connection.api.key, and the privileges"
         raise RefusedError(text, status)
@@ -227,48 +207,22 @@ def _authorization(config: ElasticsearchSinkConfig) -> dict[str, str]:
 def _node(url: str, config: ElasticsearchSinkConfig) -> NodeConfig:
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
-    return NodeConfig(
+    return node_config(
+        _proxy(config),
         scheme=parts.scheme,
         host=parts.hostname or "",
         port=parts.port or (443 if is_tls else 9200),
         path_prefix=parts.path.rstrip("/"),
         connections_per_node=config.max_in_flight + 1,
         http_compress=config.compression,
-        ssl_context=_tls_context(config) if is_tls else None,
+        ssl_context=tls_context(config) if is_tls else None,
     )
 
 
-def _tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
-    _check_key_stores(config)
-    try:
-        certificates = config.truststore_certificates
-        pem = None if certificates is None else certificates.value.replace("\\n", "\n")
-        context = ssl.create_default_context(cafile=config.truststore, cadata=pem)
-        if not config.identification:
-            context.check_hostname = False
-        if config.keystore is not None:
-            password = config.key_password or config.keystore_password
-            context.load_cert_chain(config.keystore, password="" if password is None else password.value)
-    except (OSError, ValueError) as error:
-        raise ConnectError(f"Cannot load the certificates and keys of elastic.https.ssl.*: {error}") from error
-    return context
-
-
-def _check_key_stores(config: ElasticsearchSinkConfig) -> None:
-    """Raise KeyStoreError for the first configured file that cannot be read or is a Java key store."""
-    for name, location in (("truststore", config.truststore), ("keystore", config.keystore)):
-        if not location:
-            continue
-        key, path = f"elastic.https.ssl.{name}.location", Path(location)
-        try:
-            with path.open("rb") as file:
-                start = file.read(4)
-        except OSError as error:
-            raise KeyStoreError(key, f"cannot read {path}: {error.strerror}") from error
-        if start == _JKS_MAGIC or start[:2] == _PKCS12_START:
-            export = "keytool -importkeystore -srckeystore STORE -destkeystore STORE.p12 -deststoretype PKCS12, then "
-            raise KeyStoreError(
-                key,
-                f"{path} is a Java key store, but only PEM is supported. Export it: "
-                f"{export if start == _JKS_MAGIC else ''}openssl pkcs12 -nodes -in STORE.p12 -out STORE.pem",
-            )
+def _proxy(config: ElasticsearchSinkConfig) -> Proxy | None:
+    if not config.proxy_host:
+        return None
+    authorization = None
+    if config.proxy_username and config.proxy_password is not None:
+        authorization = f"{config.proxy_username}:{config.proxy_password.value}"
+    return Proxy(config.proxy_host, config.proxy_port, authorization)

@@ -35,10 +35,6 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
         "topic.index.map": "use the transform RegexRouter or topic.to.external.resource.mapping",
         "auto.create.indices.at.start": "an index is created when its first record arrives",
         "max.connection.idle.time.ms": "a connection that the server closed is opened again",
-        "proxy.port": "no proxy is supported",
-        "proxy.username": "no proxy is supported",
-        "proxy.password": "no proxy is supported",
-        "elastic.https.ssl.truststore.password": "PEM files with certificates have no password",
     }
 
     urls: list[str] = key(
@@ -273,7 +269,7 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
     truststore: str | None = key(
         "elastic.https.ssl.truststore.location",
         default=None,
-        doc="A PEM file with the certificates to trust. Default: the system's certificates.",
+        doc="A file with the certificates to trust: PEM, JKS or PKCS#12. Default: the system's certificates.",
         group=_TLS,
     )
     truststore_certificates: Password | None = key(
@@ -282,7 +278,7 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
     keystore: str | None = key(
         "elastic.https.ssl.keystore.location",
         default=None,
-        doc="A PEM file with the client's key and certificate.",
+        doc="A file with the client's key and certificate: PEM, JKS or PKCS#12.",
         group=_TLS,
     )
     key_password: Password | None = key(
@@ -294,27 +290,37 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
         doc="An empty value disables the check of the server's host name.",
         group=_TLS,
     )
-    truststore_type: str = key(
-        "elastic.https.ssl.truststore.type", default="PEM", doc="Only PEM is supported.", group=_TLS
-    )
-    keystore_type: str = key("elastic.https.ssl.keystore.type", default="PEM", doc="Only PEM is supported.", group=_TLS)
     truststore_password: Password | None = key(
-        "elastic.https.ssl.truststore.password",
-        default=None,
-        doc="Has no effect: PEM files with certificates have no password.",
-        group=_COMPAT,
+        "elastic.https.ssl.truststore.password", default=None, doc="The password of a JKS or PKCS#12 file.", group=_TLS
     )
     keystore_password: Password | None = key(
         "elastic.https.ssl.keystore.password",
         default=None,
-        doc="The password of the client's key if elastic.https.ssl.key.password is not set.",
+        doc="The password of a JKS or PKCS#12 file, and of the client's key if elastic.https.ssl.key.password is not "
+        "set.",
         group=_TLS,
     )
-    proxy_host: str = key("proxy.host", default="", doc="Not supported: it must be empty.", group=_COMPAT)
-    proxy_port: int = key("proxy.port", default=8080, doc="Has no effect: no proxy is supported.", group=_COMPAT)
-    proxy_username: str = key("proxy.username", default="", doc="Has no effect: no proxy is supported.", group=_COMPAT)
+    truststore_type: str = key(
+        "elastic.https.ssl.truststore.type",
+        default="JKS",
+        doc="Not needed: the content of the file determines its type.",
+        group=_COMPAT,
+    )
+    keystore_type: str = key(
+        "elastic.https.ssl.keystore.type",
+        default="JKS",
+        doc="Not needed: the content of the file determines its type.",
+        group=_COMPAT,
+    )
+    proxy_host: str = key(
+        "proxy.host", default="", doc="The host of the HTTP proxy. Default: no proxy.", group=_CONNECTION
+    )
+    proxy_port: int = key("proxy.port", default=8080, at_least=1, doc="The port of the proxy.", group=_CONNECTION)
+    proxy_username: str = key(
+        "proxy.username", default="", doc="The user of the proxy (basic authentication).", group=_CONNECTION
+    )
     proxy_password: Password | None = key(
-        "proxy.password", default=None, doc="Has no effect: no proxy is supported.", group=_COMPAT
+        "proxy.password", default=None, doc="The password of the proxy's user.", group=_CONNECTION
     )
     kerberos_principal: str | None = key(
         "kerberos.user.principal", default=None, doc="Not supported: it must be empty.", group=_COMPAT
@@ -372,12 +378,12 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
         if (values.get("connection.username") is None) != (values.get("connection.password") is None):
             name = "connection.username" if values.get("connection.username") is None else "connection.password"
             yield ConfigError(name, None, "connection.username and connection.password must be set together")
-        for name in ("proxy.host", "kerberos.user.principal", "kerberos.keytab.path"):
+        for name in ("kerberos.user.principal", "kerberos.keytab.path"):
             if values.get(name):
                 yield ConfigError(name, values[name], "is not supported; remove the key")
-        for name in ("elastic.https.ssl.truststore.type", "elastic.https.ssl.keystore.type"):
-            if str(values.get(name)).upper() != "PEM" and values.get(name.replace(".type", ".location")):
-                yield ConfigError(name, values[name], "only PEM is supported: convert the key store with keytool")
+        if values.get("proxy.host") and (not values.get("proxy.username")) != (values.get("proxy.password") is None):
+            name = "proxy.password" if values.get("proxy.username") else "proxy.username"
+            yield ConfigError(name, None, "proxy.username and proxy.password must be set together")
         if values.get("write.method") is not None and values["write.method"].upper() == "UPSERT":
             if values.get("key.ignore"):
                 yield ConfigError("key.ignore", "true", "must be false for write.method=UPSERT")

@@ -296,7 +296,8 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
         except ConfigErrors:
             return
         try:
-            from headrace_connectors.elasticsearch.client import Client, KeyStoreError, RefusedError, TemporaryError
+            from headrace_connectors.elasticsearch.client import Client, RefusedError, TemporaryError
+            from headrace_connectors.elasticsearch.tls import StoreError
         except ModuleNotFoundError as error:
             message = f'the Elasticsearch sink needs the package {error.name}: pip install "headrace[elasticsearch]"'
             values["connection.url"].errors.append(message)
@@ -311,7 +312,7 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
                 client.close()
             key = "topic.to.external.resource.mapping"
             values[key].errors += [f"The index, data stream or alias {each} does not exist" for each in missing]
-        except KeyStoreError as error:
+        except StoreError as error:
             values[error.key].errors.append(str(error))
         except RefusedError as error:
             values[name if error.status == 401 else "connection.url"].errors.append(str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 import tempfile
 
-from headrace.runtime import key_stores
+from headrace.api import key_stores
 from headrace.runtime.rest_config import Tls
 
 _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}

@@ -208,7 +208,9 @@ def test_retry_backoff_of_bulk_requests_doubles_up_to_one_day() -> None:
         ({"connection.username": "u"}, "connection.password"),
         ({"data.stream.type": "LOGS"}, "data.stream.dataset"),
         ({"data.stream.type": "LOGS", "data.stream.dataset": "a b"}, "data.stream.dataset"),
-        ({"proxy.host": "p"}, "proxy.host"),
+        ({"kerberos.user.principal": "p"}, "kerberos.user.principal"),
+        ({"proxy.host": "p", "proxy.username": "u"}, "proxy.password"),
+        ({"proxy.host": "p", "proxy.password": "s"}, "proxy.username"),
         ({"elastic.security.protocol": "SSL"}, "connection.url"),
         ({"write.method": "UPSERT", "key.ignore": "true"}, "key.ignore"),
         ({"external.resource.usage": "INDEX"}, "topic.to.external.resource.mapping"),
@@ -219,14 +221,6 @@ def test_retry_backoff_of_bulk_requests_doubles_up_to_one_day() -> None:
                 "max.external.resource.mappings": "1",
             },
             "topic.to.external.resource.mapping",
-        ),
-        (
-            {"elastic.https.ssl.truststore.type": "JKS", "elastic.https.ssl.truststore.location": "x"},
-            "elastic.https.ssl.truststore.type",
-        ),
-        (
-            {"elastic.https.ssl.keystore.type": "PKCS12", "elastic.https.ssl.keystore.location": "x"},
-            "elastic.https.ssl.keystore.type",
         ),
     ],
 )
@@ -243,10 +237,6 @@ def test_error_for_an_invalid_elasticsearch_configuration_names_the_key(props: d
         ("topic.index.map", "use the transform RegexRouter or topic.to.external.resource.mapping"),
         ("auto.create.indices.at.start", "an index is created when its first record arrives"),
         ("max.connection.idle.time.ms", "a connection that the server closed is opened again"),
-        ("proxy.port", "no proxy is supported"),
-        ("proxy.username", "no proxy is supported"),
-        ("proxy.password", "no proxy is supported"),
-        ("elastic.https.ssl.truststore.password", "PEM files with certificates have no password"),
     ],
 )
 def test_configuration_key_that_has_no_effect_causes_a_warning(key: str, reason: str) -> None:

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, pkcs12
 from cryptography.x509.oid import NameOID
 
-from headrace.runtime import key_stores
-from headrace.runtime.key_stores import KeyStoreError
+from headrace.api import key_stores
+from headrace.api.key_stores import KeyStoreError
 from headrace.runtime.rest_config import Tls
 from headrace.runtime.tls import client_context, server_context
 
