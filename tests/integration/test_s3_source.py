@@ -252,6 +252,24 @@ def test_generic_mode_maps_objects_to_topics_by_regular_expressions(bucket: s3.S
     assert found == [("first", 1), ("first", 2), ("second", 3)]
 
 
+@pytest.mark.parametrize(
+    ("props", "expected"),
+    [
+        ({"topics__dir": "quickstart"}, [1]),
+        ({"topics__dir": "quickstart/"}, [1]),
+        ({"topics__dir": "quickstart", "folders": "other"}, [3]),
+        ({}, [1, 2, 3]),
+    ],
+)
+def test_generic_mode_reads_only_objects_below_the_configured_topics_dir(
+    bucket: s3.S3Server, props: dict[str, str], expected: list[int]
+) -> None:
+    for number, key in enumerate(("quickstart/a.json", "quickstart2/b.json", "other/c.json"), 1):
+        bucket.client().put_object(Bucket=s3.BUCKET, Key=key, Body=b'{"n":%d}\n' % number)
+    records = restore(bucket, mode="GENERIC", topic__regex__list="t:.*", file__discovery__settle__ms="0", **props)
+    assert sorted(record.value["n"] for record in records) == expected
+
+
 def test_generic_mode_derives_the_record_schema_from_parquet_columns(bucket: s3.S3Server) -> None:
     buffer = io.BytesIO()
     columns = {"id": pa.array([1, 2], pa.int64()), "kind": pa.array(["a", "b"]).dictionary_encode()}

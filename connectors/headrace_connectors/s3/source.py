@@ -119,10 +119,8 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             return self.context.offsets.read_all([_partition_map(self._bucket.name, each) for each in prefixes])
 
         self._names = names
-        delimiter = config.directory_delimiter
-        root = config.topics_dir + delimiter if config.topics_dir else ""
         return BackupFinder(
-            self._bucket.list_page, names, root, delimiter, read_positions, share,
+            self._bucket.list_page, names, config.root, config.directory_delimiter, read_positions, share,
             config.folder_prefixes, config.tombstone_partition,
         )  # fmt: skip
 
@@ -136,7 +134,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             return next((topic for topic, pattern in pairs if pattern.matches(key)), None)
 
         return FileFinder(
-            self._bucket.list_page, config.folder_prefixes or [""], topic_of, positions, share,
+            self._bucket.list_page, config.folder_prefixes or [config.root], topic_of, positions, share,
             config.starting_timestamp_ms, config.settle_ms,
         )  # fmt: skip
 

@@ -87,7 +87,12 @@ class S3SourceConfig(S3ConnectionConfig):
         importance=Importance.HIGH,
         group=_SOURCE,
     )
-    topics_dir: str = key("topics.dir", default="topics", doc="The first directory of object keys.", group=_SOURCE)
+    topics_dir: str | None = key(
+        "topics.dir",
+        default=None,
+        doc="The first directory of object keys. Default: topics (RESTORE_BACKUP) or the whole bucket (GENERIC).",
+        group=_SOURCE,
+    )
     directory_delimiter: str = key(
         "directory.delim", default="/", doc="Separator of directories.", group=_SOURCE, non_empty=True
     )
@@ -133,9 +138,8 @@ class S3SourceConfig(S3ConnectionConfig):
     folders: list[str] = key(
         "folders",
         default=[],
-        doc="Read only objects below these folders. Default: all objects below topics.dir (RESTORE_BACKUP) or all "
-        "objects in the bucket (GENERIC). Each object is read once, even if a folder is listed twice or is below "
-        "another one.",
+        doc="Read only objects below these folders, which include topics.dir. Default: all objects below topics.dir. "
+        "Each object is read once, even if a folder is listed twice or is below another one.",
         group=_SOURCE,
     )
     topic_regex_list: list[str] = key(
@@ -189,6 +193,15 @@ class S3SourceConfig(S3ConnectionConfig):
     def is_generic(self) -> bool:
         """Whether the mode is GENERIC."""
         return self.mode.upper() == "GENERIC"
+
+    @property
+    def root(self) -> str:
+        """The prefix of the keys of objects below `topics.dir`."""
+        delimiter = self.directory_delimiter
+        if self.is_generic:
+            return self.topics_dir.removesuffix(delimiter) + delimiter if self.topics_dir else ""
+        name = "topics" if self.topics_dir is None else self.topics_dir
+        return name + delimiter if name else ""  # exactly as in the sink
 
     @property
     def folder_prefixes(self) -> list[str]:
