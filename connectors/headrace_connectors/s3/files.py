@@ -89,6 +89,8 @@ class PartitionFiles:
     """The records that existing objects contain. They are not written again."""
     _read_again_from: int | None = None
     """After a call of `read_again`: the offset that it returned, until the first records arrive again."""
+    _next_offset: int | None = None
+    """The offset after the last record, or None if the task reads the partition from a new offset."""
     _records: int = 0
     _first_timestamp: int | None = None
     _directory: str | None = None
@@ -104,11 +106,22 @@ class PartitionFiles:
         """
         self._read_again_from = None
         self.rotate_by_schedule(now_ms)
+        if self._next_offset is not None and records.offsets[0] < self._next_offset:
+            self._restart()
+        self._next_offset = records.offsets[-1] + 1
         for directory, start, end in self._slices(len(records), directories, timestamps):
             part = records.part(start, end)
             for first, last in self.stored.missing(directory, part.offsets):
                 timestamp = None if timestamps is None else timestamps[start + first]
                 self._append(directory, part.part(first, last), timestamp)
+
+    def _restart(self) -> None:
+        """Complete the open files, because offsets begin again: the topic was created again, or a put is repeated.
+
+        A file whose offsets do not ascend would have the wrong name, and `first_offset` would be too large.
+        """
+        self.complete()
+        self.stored = StoredRecords()
 
     def _append(self, directory: str, part: Encoded, timestamp: int | None) -> None:
         """Append records to the files of a directory. `timestamp` is the timestamp of the first record."""
@@ -208,6 +221,7 @@ class PartitionFiles:
     def read_again(self) -> int | None:
         """Discard all files. Return the offset from which to read again, or None if all records are uploaded."""
         self._read_again_from = self.first_offset()
+        self._next_offset = None
         self.discard()
         return self._read_again_from
 

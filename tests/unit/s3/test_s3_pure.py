@@ -238,6 +238,24 @@ class TestFiles:
         files.rotate_by_schedule(NOON + 60_000)
         assert contents(files) == [[("a", [0])]]
 
+    def test_s3_files_are_completed_when_offsets_begin_again_because_the_topic_was_created_again(self) -> None:
+        files = partition_files(flush__size="100")
+        add(files, 50, ["a", "a"])
+        add(files, 0, ["a", "a", "a"])
+        assert contents(files) == [[("a", [50, 51])]]
+        files.completed.clear()
+        assert files.first_offset() == 0
+        add(files, 3, ["a"])
+        assert not files.completed
+
+    def test_s3_files_are_not_completed_when_the_task_itself_reads_records_again(self) -> None:
+        files = partition_files(flush__size="100")
+        add(files, 50, ["a", "a"])
+        assert files.read_again() == 50
+        add(files, 50, ["a", "a"])
+        assert not files.completed
+        assert files.first_offset() == 50
+
     @given(st.data())
     def test_s3_files_are_the_same_for_any_division_of_records_into_batches(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, 30))
