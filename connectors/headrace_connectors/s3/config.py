@@ -283,9 +283,12 @@ class S3SinkConfig(S3ConnectionConfig):
         default="NONE",
         one_of=("NONE", "BACKWARD", "FORWARD", "FULL"),
         case_insensitive=True,
-        doc="Every value has the effect of NONE: a record whose schema differs from the schema of the open file "
-        "completes the files of its topic partition. Records are never converted to the schema of the open file.",
-        group=_COMPAT,
+        doc="What happens to a value whose schema differs from the schema of the open file. NONE: the files of the "
+        "topic partition are completed. BACKWARD, FULL: a value with an older or equal schema version is projected to "
+        "the schema of the file, unless it would lose a field. FORWARD: a value with a newer or equal schema version "
+        "is projected, and loses the fields that are new in a newer version. Otherwise, the files are completed. "
+        "BACKWARD, FORWARD and FULL need schemas with a version.",
+        group=_FILES,
     )
     partitioner_class: str = key(
         "partitioner.class",
@@ -417,12 +420,6 @@ class S3SinkConfig(S3ConnectionConfig):
         found = super().warnings_about_keys()
         if self.locale.split("-")[0].split("_")[0] in ("", "en"):
             found = [warning for warning in found if not warning.startswith("Configuration locale ")]
-        if self.schema_compatibility.upper() != "NONE":
-            found.append(
-                f"Configuration schema.compatibility={self.schema_compatibility} has no effect: records are never "
-                "converted to the schema of the open file. A record with another schema always completes the files of "
-                "its topic partition, so records with alternating schemas become many small objects"
-            )
         if self.storage_class.rsplit(".", 1)[-1] != "S3Storage":
             found.append(f"Configuration storage.class={self.storage_class} has no effect: the storage is always S3")
         if self.rotate_interval_ms > 0 and not self.has_timestamps:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headrace.api.errors import RecordErrors
 from headrace.data.schema import Schema
 from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.schema_compatibility import ValueProjector
 from headrace_connectors.s3.stored_records import StoredRecords
 
 
@@ -30,6 +32,8 @@ class Encoded:
 
     If the schema is not None, all records of the file must have this schema. There is one encoded item per record.
     """
+    projector: ValueProjector | None = None
+    """Projects the values to the schema of an open file, or None if the values are never projected."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -48,6 +52,27 @@ class Encoded:
             return self
         sides = [(schema, items[start:end]) for schema, items in self.sides]
         return Encoded(self.schema, self.offsets[start:end], self.is_tombstone, sides)
+
+    def fits(self, schemas: Sequence[Schema | None]) -> bool:
+        """Whether files with these schemas accept the records as they are, or after a projection of the values."""
+        if schemas == self.schemas:
+            return True
+        file_schema = schemas[0]
+        if self.projector is None or file_schema is None or schemas[2:] != self.schemas[2:]:
+            return False
+        return self.projector.is_compatible(file_schema)
+
+    def part_for(self, schemas: Sequence[Schema | None], start: int, end: int) -> Encoded:
+        """Return a part as `part` does, with values of the first schema in `schemas`, which `fits` accepts.
+
+        Raises RecordErrors with the errors of rejected records. The indexes are relative to `start`.
+        """
+        part = self.part(start, end)
+        file_schema = schemas[0]
+        if schemas == self.schemas or self.projector is None or file_schema is None:
+            return part
+        values = self.projector.project(file_schema, start, end)
+        return Encoded(file_schema, part.offsets, part.is_tombstone, [values, *part.sides[1:]])
 
 
 class Files(Protocol):
@@ -98,22 +123,24 @@ class PartitionFiles:
 
     def add(
         self, records: Encoded, directories: str | Sequence[str], timestamps: Sequence[int] | None, now_ms: int
-    ) -> None:
+    ) -> dict[int, Exception]:
         """Write records to the files of their directories, and complete files when they are due.
 
         `directories` has one directory per record, or is the directory of all records. `timestamps` has one timestamp
-        per record, or is None if they are not needed.
+        per record, or is None if they are not needed. Return the errors of records that the files reject, by index.
         """
         self._read_again_from = None
         self.rotate_by_schedule(now_ms)
         if self._next_offset is not None and records.offsets[0] < self._next_offset:
             self._restart()
         self._next_offset = records.offsets[-1] + 1
-        for directory, start, end in self._slices(len(records), directories, timestamps):
-            part = records.part(start, end)
-            for first, last in self.stored.missing(directory, part.offsets):
-                timestamp = None if timestamps is None else timestamps[start + first]
-                self._append(directory, part.part(first, last), timestamp)
+        errors: dict[int, Exception] = {}
+        for directory, start, end in self._slices(records, directories, timestamps):
+            for first, last in self.stored.missing(directory, records.offsets, start, end):
+                errors |= self._append(directory, records, first, last, timestamps)
+            if self._records >= self.config.flush_size:
+                self.complete()
+        return errors
 
     def _restart(self) -> None:
         """Complete the open files, because offsets begin again: the topic was created again, or a put is repeated.
@@ -123,22 +150,26 @@ class PartitionFiles:
         self.complete()
         self.stored = StoredRecords()
 
-    def _append(self, directory: str, part: Encoded, timestamp: int | None) -> None:
-        """Append records to the files of a directory. `timestamp` is the timestamp of the first record."""
+    def _append(
+        self, directory: str, records: Encoded, start: int, end: int, timestamps: Sequence[int] | None
+    ) -> dict[int, Exception]:
+        """Append the records from index `start` up to, but not including, `end`. Return the errors of the others."""
         found = self.open.get(directory)
-        if found is not None and found.schemas != part.schemas:
-            self.complete()
-            found = None
+        try:
+            part = records.part(start, end) if found is None else records.part_for(found.schemas, start, end)
+        except RecordErrors as error:
+            errors = {start + index: cause for index, cause in error.errors.items()}
+            for index in range(start, end):
+                if index not in errors:
+                    errors |= self._append(directory, records, index, index + 1, timestamps)
+            return errors
         if found is None:
             found = self._open(directory, part)
         found.files.append(part)
         found.last_offset = part.offsets[-1]
         found.records += len(part)
-        if self._records == 0 and timestamp is not None:
-            self._first_timestamp = timestamp
-        self._records += len(part)
-        if self._records >= self.config.flush_size:
-            self.complete()
+        self._count(start, len(part), timestamps)
+        return {}
 
     def _open(self, directory: str, records: Encoded) -> OpenFiles:
         first = records.offsets[0]
@@ -146,19 +177,26 @@ class PartitionFiles:
         found = self.open[directory] = OpenFiles(directory, first, records.schemas, files)
         return found
 
+    def _count(self, start: int, count: int, timestamps: Sequence[int] | None) -> None:
+        if self._records == 0 and timestamps is not None:
+            self._first_timestamp = timestamps[start]
+        self._records += count
+
     def _slices(
-        self, count: int, directories: str | Sequence[str], timestamps: Sequence[int] | None
+        self, records: Encoded, directories: str | Sequence[str], timestamps: Sequence[int] | None
     ) -> Iterator[tuple[str, int, int]]:
-        """Split `count` records into ranges. Yield (directory, start, end) for each range.
+        """Split the records into ranges. Yield (directory, start, end) for each range.
 
         All records of one range belong to the same files. `start` is the index of the first record, and `end` is the
-        index after the last record. If the open files are due, this method completes them before it yields the next
-        range.
+        index after the last record. If the open files are due or have another schema, this method completes them
+        before it yields the next range.
         """
-        start = 0
+        start, count = 0, len(records)
         while start < count:
             directory = directories if isinstance(directories, str) else directories[start]
-            if self._is_due(directory, None if timestamps is None else timestamps[start]):
+            found = self.open.get(directory)
+            timestamp = None if timestamps is None else timestamps[start]
+            if self._is_due(directory, timestamp) or (found is not None and not records.fits(found.schemas)):
                 self.complete()
             self._directory = directory
             end = min(count, start + self.config.flush_size - self._records)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from headrace_connectors.s3.directory_files import DirectoryFiles, File
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
 from headrace_connectors.s3.formats import Encode, encoder_for, extension_of, format_for, header_items
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of, with_schema_name
+from headrace_connectors.s3.schema_compatibility import projector_for
 from headrace_connectors.s3.spool import MemoryLimit, Spool
 from headrace_connectors.s3.upload_queue import UploadQueue
 
@@ -37,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 _UPLOAD_THREADS = 4
 _KEY_BYTES_MAX = 1024
+
+_Prepared = tuple[Encoded, str | list[str], Sequence[int] | None]
+"""Encoded records, the directory of all records or of each record, and one timestamp per record if needed."""
 
 
 class _Side(NamedTuple):
@@ -143,11 +148,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                 self._report_nulls(batch, nulls)
         while positions:
             part = batch if len(positions) == len(batch) else batch.take(positions)
-            bad = self._write(part, now_ms)
-            if not bad:
-                return
-            errors |= {start + positions[index]: error for index, error in bad.items()}
-            positions = [position for index, position in enumerate(positions) if index not in bad]
+            prepared, bad = self._prepare_parts(part, now_ms)
+            rejected = bad or self._write(part, prepared, now_ms)
+            errors |= {start + positions[index]: error for index, error in rejected.items()}
+            positions = [position for index, position in enumerate(positions) if index not in bad] if bad else []
 
     def _report_nulls(self, batch: SinkBatch, nulls: Sequence[int]) -> None:
         """Report records with null values as errant records, if errors are tolerated."""
@@ -157,9 +161,9 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             for index in nulls:
                 reporter.report_at(batch, index, error)
 
-    def _write(self, batch: SinkBatch, now_ms: int) -> dict[int, Exception]:
-        """Write all records. If some records are bad, write no record and return the errors by index."""
-        prepared = []
+    def _prepare_parts(self, batch: SinkBatch, now_ms: int) -> tuple[list[_Prepared], dict[int, Exception]]:
+        """Encode the records. Return the encoded parts of the batch, and the errors of bad records by index."""
+        prepared: list[_Prepared] = []
         bad: dict[int, Exception] = {}
         for first, part in _split_nulls(batch):
             try:
@@ -168,13 +172,20 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                 bad |= {first + index: cause for index, cause in error.errors.items()}
             except DataError as error:
                 bad |= {first + index: cause for index, cause in self._find_bad(part, now_ms, error).items()}
-        if not bad:
-            files = self._partitions[batch.original_topic, batch.original_partition]
-            for records, directories, timestamps in prepared:
-                files.add(records, directories, timestamps, now_ms)
-        return bad
+        return prepared, bad
 
-    def _prepare(self, batch: SinkBatch, now_ms: int) -> tuple[Encoded, str | list[str], Sequence[int] | None]:
+    def _write(self, batch: SinkBatch, prepared: Sequence[_Prepared], now_ms: int) -> dict[int, Exception]:
+        """Write the encoded parts of a batch. Return the errors of records that the open files reject, by index."""
+        files = self._partitions[batch.original_topic, batch.original_partition]
+        rejected: dict[int, Exception] = {}
+        first = 0
+        for records, directories, timestamps in prepared:
+            errors = files.add(records, directories, timestamps, now_ms)
+            rejected |= {first + index: error for index, error in errors.items()}
+            first += len(records)
+        return rejected
+
+    def _prepare(self, batch: SinkBatch, now_ms: int) -> _Prepared:
         """Return the encoded records, their directories and timestamps. Raises DataError or RecordErrors."""
         is_tombstone = starts_with_tombstone(batch)
         timestamps = None if self._timestamps is None else self._timestamps(batch, now_ms)
@@ -184,7 +195,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             directories = with_schema_name(directories, batch.value_schema, self._config)
         self._check_keys(batch, directories, is_tombstone)
         sides = [_encode(side, batch) for side in self._sides_of(is_tombstone)]
-        return Encoded(batch.value_schema, batch.original_offsets, is_tombstone, sides), directories, timestamps
+        encode = partial(_encode, self._sides[0])
+        projector = None if is_tombstone else projector_for(self._config.schema_compatibility, batch, encode)
+        records = Encoded(batch.value_schema, batch.original_offsets, is_tombstone, sides, projector)
+        return records, directories, timestamps
 
     def _check_keys(self, batch: SinkBatch, directories: str | list[str], is_tombstone: bool) -> None:
         """Raise RecordErrors with an error for each record whose object key would be too long for S3."""

@@ -45,14 +45,17 @@ class StoredRecords:
         """Add an object: it contains the first `count` records of the directory from `first_offset` on."""
         self._objects.setdefault(directory, {})[first_offset] = _StoredObject(first_offset, count)
 
-    def missing(self, directory: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
-        """Return the ranges [start, end) of indexes in `offsets` whose records no object contains."""
+    def missing(self, directory: str, offsets: Sequence[int], start: int, end: int) -> Sequence[tuple[int, int]]:
+        """Return the ranges of indexes from `start` up to `end` whose records no object contains.
+
+        `offsets` are the offsets of records of the directory. A range (first, last) does not include `last`.
+        """
         objects = self._objects.get(directory)
         if objects is None:
-            return ((0, len(offsets)),)
+            return ((start, end),)
         ranges: list[tuple[int, int]] = []
-        for index, offset in enumerate(offsets):
-            is_contained = [each.contains(offset) for each in objects.values()]  # each object must count its records
+        for index in range(start, end):
+            is_contained = [each.contains(offsets[index]) for each in objects.values()]  # each must count its records
             if any(is_contained):
                 continue
             if ranges and ranges[-1][1] == index:

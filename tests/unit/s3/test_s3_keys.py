@@ -65,8 +65,7 @@ def test_configuration_keys_without_effect_cause_warnings_only_if_they_are_set()
     ("props", "warned_keys"),
     [
         ({"max__files__scan__limit": "7"}, ["max.files.scan.limit"]),
-        ({"schema__compatibility": "FORWARD"}, ["schema.compatibility=FORWARD"]),
-        ({"schema__compatibility": "none"}, []),
+        ({"schema__compatibility": "FORWARD"}, []),
         ({"storage__class": "io.confluent.connect.s3.storage.S3Storage"}, []),
         ({"storage__class": "com.example.Disk"}, ["storage.class=com.example.Disk"]),
     ],

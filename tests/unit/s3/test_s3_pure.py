@@ -336,13 +336,6 @@ def test_locale_causes_a_warning_only_if_its_language_is_not_english(locale: str
     assert len(config(locale=locale).warnings_about_keys()) == warnings
 
 
-def test_schema_compatibility_other_than_none_causes_a_warning() -> None:
-    assert (
-        "schema.compatibility=BACKWARD has no effect"
-        in config(schema__compatibility="BACKWARD").warnings_about_keys()[0]
-    )
-
-
 def test_byte_array_format_separator_may_contain_non_ascii_characters_and_escapes() -> None:
     settings = config(format__class="ByteArrayFormat", format__bytearray__separator="ü→\\n")
     limit = MemoryLimit(1 << 20)

@@ -11,7 +11,9 @@ from headrace_connectors.s3.stored_records import StoredRecords
 
 
 def missing(stored: StoredRecords, directory: str, offsets: Sequence[int]) -> list[int]:
-    return [offset for start, end in stored.missing(directory, offsets) for offset in offsets[start:end]]
+    return [
+        offset for start, end in stored.missing(directory, offsets, 0, len(offsets)) for offset in offsets[start:end]
+    ]
 
 
 def test_records_of_a_directory_without_existing_objects_are_missing() -> None:
