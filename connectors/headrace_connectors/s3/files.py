@@ -19,43 +19,51 @@ from headrace_connectors.s3.schema_compatibility import ValueProjector
 from headrace_connectors.s3.stored_records import StoredRecords
 
 
-@dataclass(frozen=True, slots=True)
 class Encoded:
     """Encoded records of one topic partition, ready to be written to files."""
 
-    schema: Schema | None
-    """The schema of the values."""
-    offsets: Sequence[int]
-    is_tombstone: bool
-    sides: Sequence[tuple[Schema | None, Sequence[Any]]]
-    """One pair (schema, encoded items) for each of the files with values, keys and headers.
+    __slots__ = ("is_tombstone", "offsets", "projector", "schema", "schemas", "sides")
 
-    If the schema is not None, all records of the file must have this schema. There is one encoded item per record.
-    """
-    projector: ValueProjector | None = None
-    """Projects the values to the schema of an open file, or None if the values are never projected."""
+    def __init__(
+        self,
+        schema: Schema | None,
+        offsets: Sequence[int],
+        is_tombstone: bool,
+        sides: Sequence[tuple[Schema | None, Sequence[Any]]],
+        projector: ValueProjector | None = None,
+        schemas: Sequence[Schema | None] = (),
+    ) -> None:
+        """Create the records. `schema` is the schema of the values.
 
-    def __len__(self) -> int:
-        return len(self.offsets)
+        `sides` has one pair (schema, encoded items) for each of the files with values, keys and headers. If the schema
+        is not None, all records of the file must have this schema. There is one encoded item per record.
 
-    @property
-    def schemas(self) -> Sequence[Schema | None]:
+        `projector` projects the values to the schema of an open file. None: the values are never projected.
+        """
+        self.schema = schema
+        self.offsets = offsets
+        self.is_tombstone = is_tombstone
+        self.sides = sides
+        self.projector = projector
+        self.schemas = schemas or [schema, *(each for each, _ in sides)]
         """The schema of the records' values, followed by the schemas in `sides`.
 
         If any of these schemas changes, new files are started.
         """
-        return [self.schema, *(schema for schema, _ in self.sides)]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
 
     def part(self, start: int, end: int) -> Encoded:
         """Return the records from index `start` up to, but not including, index `end`."""
         if start == 0 and end == len(self):
             return self
         sides = [(schema, items[start:end]) for schema, items in self.sides]
-        return Encoded(self.schema, self.offsets[start:end], self.is_tombstone, sides)
+        return Encoded(self.schema, self.offsets[start:end], self.is_tombstone, sides, schemas=self.schemas)
 
     def fits(self, schemas: Sequence[Schema | None]) -> bool:
         """Whether files with these schemas accept the records as they are, or after a projection of the values."""
-        if schemas == self.schemas:
+        if schemas is self.schemas or schemas == self.schemas:
             return True
         file_schema = schemas[0]
         if self.projector is None or file_schema is None or schemas[2:] != self.schemas[2:]:
@@ -69,7 +77,7 @@ class Encoded:
         """
         part = self.part(start, end)
         file_schema = schemas[0]
-        if schemas == self.schemas or self.projector is None or file_schema is None:
+        if schemas is self.schemas or schemas == self.schemas or self.projector is None or file_schema is None:
             return part
         values = self.projector.project(file_schema, start, end)
         return Encoded(file_schema, part.offsets, part.is_tombstone, [values, *part.sides[1:]])
