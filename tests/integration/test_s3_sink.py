@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Context, Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
@@ -169,6 +169,34 @@ def test_ignored_null_value_does_not_fail_the_task_if_errors_are_not_tolerated(b
     assert run.committed == {("items", 0): 4}
 
 
+def bad_record(kind: str, offset: int) -> SinkRecord:
+    if kind == "null":
+        return row(offset, value=None, value_schema=None)
+    if kind == "key too long":
+        return row(offset, value={"name": "x" * 1100}, value_schema=None)
+    narrow = struct([("id", INT32_SCHEMA)])  # without a version
+    return row(offset, value=Struct(narrow, {"id": offset}), value_schema=narrow)
+
+
+@pytest.mark.parametrize("kind", ["null", "key too long", "no schema version"])
+@pytest.mark.parametrize("tolerance", ["none", "all"])
+def test_no_record_after_a_bad_record_is_stored_if_the_bad_record_fails_the_task(
+    bucket: s3.S3Server, kind: str, tolerance: str
+) -> None:
+    """The user may skip the bad record. The next records then become other objects."""
+    records = [bad_record(kind, offset) if offset == 4 else row(offset) for offset in range(12)]
+    props = {"errors__tolerance": tolerance, "flush__size": "3", "schema__compatibility": "BACKWARD"}
+    if kind == "key too long":
+        props |= {"partitioner__class": "FieldPartitioner", "partition__field__name": "name", "flush__size": "2"}
+    if tolerance == "none":
+        with pytest.raises(ConnectError):
+            put(bucket, records, **props)
+    else:
+        put(bucket, records, **props)
+    stored = {json.loads(line)["id"] for data in bucket.objects().values() for line in data.splitlines()}
+    assert (max(stored) < 4) == (tolerance == "none")
+
+
 def test_gzip_objects_of_the_same_records_are_identical(bucket: s3.S3Server) -> None:
     put(bucket, [row(offset) for offset in range(3)], s3__compression__type="gzip")
     ((key, data),) = bucket.objects().items()
@@ -260,6 +288,8 @@ def test_s3_sink_validation_assigns_each_error_to_a_configuration_key(
 
 class TaskContext:
     """A fake task context that stores the requests of the task. Tests set the clock of the context."""
+
+    props: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -116,6 +116,8 @@ class PartitionFiles:
     config: S3SinkConfig
     create: Callable[[str, int, bool], Files]
     """Creates files. Its arguments are the directory, the first offset, and whether the records are tombstones."""
+    skips_rejected: bool = True
+    """Whether records after a rejected record are written."""
     open: dict[str, OpenFiles] = field(default_factory=dict)
     completed: deque[Completed] = field(default_factory=deque)
     stored: StoredRecords = field(default_factory=StoredRecords)
@@ -146,6 +148,8 @@ class PartitionFiles:
         for directory, start, end in self._slices(records, directories, timestamps):
             for first, last in self.stored.missing(directory, records.offsets, start, end):
                 errors |= self._append(directory, records, first, last, timestamps)
+                if errors and not self.skips_rejected:
+                    return errors
             if self._records >= self.config.flush_size:
                 self.complete()
         return errors
@@ -167,7 +171,7 @@ class PartitionFiles:
             part = records.part(start, end) if found is None else records.part_for(found.schemas, start, end)
         except RecordErrors as error:
             errors = {start + index: cause for index, cause in error.errors.items()}
-            for index in range(start, end):
+            for index in range(start, end if self.skips_rejected else min(errors)):
                 if index not in errors:
                     errors |= self._append(directory, records, index, index + 1, timestamps)
             return errors

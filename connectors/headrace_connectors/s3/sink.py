@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -78,11 +78,14 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._sides = _sides(config)
         self.accepts_json_texts = format_name(config.format_class) == "json"
         self._on_null = config.on_null_values.lower()
+        self._skips_bad_records = tolerates_errors(self.context)
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
         """Start to collect the records of newly assigned partitions in files."""
         for partition in partitions:
-            self._partitions[partition] = PartitionFiles(self._config, self._creator(*partition))
+            self._partitions[partition] = PartitionFiles(
+                self._config, self._creator(*partition), skips_rejected=self._skips_bad_records
+            )
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
         """Discard the files of `partitions` that are not uploaded. The next owner reads their records again."""
@@ -102,6 +105,8 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         for batch in records.batches:
             self._add(batch, start, now_ms, errors)
             start += len(batch)
+            if errors and not self._skips_bad_records:
+                break
         for files in self._partitions.values():
             files.rotate_by_schedule(now_ms)
         self._upload(until_done=not records)
@@ -134,8 +139,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def _add(self, batch: SinkBatch, start: int, now_ms: int, errors: dict[int, Exception]) -> None:
         """Write a batch to files.
 
-        If some records are bad, write all other records. Add the error of each bad record to `errors`, whose keys are
-        the indexes of records in the `put`. `start` is the index of the batch's first record.
+        If some records are bad, write all other records, or with errors.tolerance=none only the records before the
+        first bad one: the task fails, and a record that is stored now could be stored again in another object if the
+        user skips the bad record. Add the error of each bad record to `errors`, whose keys are the indexes of records
+        in the `put`. `start` is the index of the batch's first record.
         """
         positions = list(range(len(batch)))
         if batch.has_null_values and self._on_null != "write":
@@ -144,6 +151,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             if self._on_null == "fail":
                 error = DataError(f"A record of topic {batch.topic} has a null value (behavior.on.null.values=fail)")
                 errors |= dict.fromkeys([start + index for index in nulls], error)
+                positions = self._remaining(positions, set(nulls))
             elif self._config.report_null_values:
                 self._report_nulls(batch, nulls)
         while positions:
@@ -151,12 +159,19 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             prepared, bad = self._prepare_parts(part, now_ms)
             rejected = bad or self._write(part, prepared, now_ms)
             errors |= {start + positions[index]: error for index, error in rejected.items()}
-            positions = [position for index, position in enumerate(positions) if index not in bad] if bad else []
+            positions = self._remaining(positions, {positions[index] for index in bad}) if bad else []
+
+    def _remaining(self, positions: Sequence[int], bad: Set[int]) -> list[int]:
+        """Return the positions of records that are still to be written. `bad` are the positions of bad records."""
+        if bad and not self._skips_bad_records:
+            first = min(bad)
+            return [position for position in positions if position < first]
+        return [position for position in positions if position not in bad]
 
     def _report_nulls(self, batch: SinkBatch, nulls: Sequence[int]) -> None:
         """Report records with null values as errant records, if errors are tolerated."""
         reporter = self.context.errant_record_reporter
-        if reporter is not None and tolerates_errors(self.context):
+        if reporter is not None and self._skips_bad_records:
             error = DataError("The value is null, and the record is skipped (behavior.on.null.values=ignore)")
             for index in nulls:
                 reporter.report_at(batch, index, error)
