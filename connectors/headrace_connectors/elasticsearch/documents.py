@@ -24,6 +24,7 @@ from headrace.data.logical import DATE_NAME, MILLIS_PER_DAY
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.rejected_fields import type_name
 
 _OPTIONS = EncodingOptions(numeric_decimals=True)
 _EPOCH = dt.date(1970, 1, 1).toordinal()
@@ -105,7 +106,7 @@ def _reject(values: list[Any]) -> list[bytes]:
 
 def _encode_plain(schema: Schema | None, values: list[Any]) -> list[bytes]:
     errors: dict[int, Exception] = {
-        at: _not_an_object(value)
+        at: _not_an_object(schema, value)
         for at, value in enumerate(values)
         if not isinstance(value, (dict, tuple, list, Struct)) or (schema is None and isinstance(value, (list, tuple)))
     }
@@ -114,9 +115,9 @@ def _encode_plain(schema: Schema | None, values: list[Any]) -> list[bytes]:
     return encode_list(schema, values, _OPTIONS)
 
 
-def _not_an_object(value: Any) -> DataError:
+def _not_an_object(schema: Schema | None, value: Any) -> DataError:
     return DataError(
-        f"The value has the type {type(value).__name__}, but a document must be a struct or map; use a converter that "
+        f"The value has the type {type_name(schema, value)}, but a document must be a struct or map; use a converter that "
         "creates structs or maps (JsonConverter), or the transform HoistField"
     )
 
@@ -221,12 +222,21 @@ def _document_ids(
             ids.append(text)
             continue
         ids.append(None)
-        problem = f"has the type {type(key).__name__}" if not is_id else "must have 1 to 512 bytes"
-        errors.setdefault(at, DataError(
-            f"The key is the document's id, but {'is null' if key is None else problem}; use a key of the type string "
-            "or integer, or set key.ignore=true"
-        ))  # fmt: skip
+        errors.setdefault(at, _not_an_id(batch.key_schema, key, is_scalar=is_id))
     return ids
+
+
+def _not_an_id(schema: Schema | None, key: Any, *, is_scalar: bool) -> DataError:
+    """Return the error for a record key that cannot be a document's id."""
+    if is_scalar:
+        problem = f"has {len(str(key).encode('utf-8', 'surrogatepass'))} bytes instead of 1 to 512; use a shorter key"
+    elif key is None:
+        problem = "is null; use a key of the type string or integer"
+    else:
+        problem = f"has the type {type_name(schema, key)}; use a key of the type string or integer"
+        if isinstance(key, (Struct, tuple, dict)):
+            problem += " (the transform ExtractField$Key replaces a struct by one of its fields)"
+    return DataError(f"The key is the document's id, but {problem}, or set key.ignore=true")
 
 
 def _versions(batch: SinkBatch, config: ElasticsearchSinkConfig, errors: dict[int, Exception]) -> Sequence[int] | None:

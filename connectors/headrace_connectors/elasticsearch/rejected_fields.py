@@ -76,7 +76,7 @@ def _types_at(schema: Schema | None, value: Any, path: str, compact_maps: bool) 
     fields = list(_fields(schema, value, compact_maps))
     # A path that continues below a value without fields ends with the name of a multi-field, such as keyword.
     if not path or not fields:
-        yield _type_name(schema, value)
+        yield type_name(schema, value)
         return
     for name, item_schema, item in fields:
         if path == name or path.startswith(f"{name}."):
@@ -99,7 +99,10 @@ def _fields(schema: Schema | None, value: Any, compact_maps: bool) -> Iterator[t
             yield "value", values, item
 
 
-def _type_name(schema: Schema | None, value: Any) -> str:
+def type_name(schema: Schema | None, value: Any) -> str:
+    """Return the name of a value's Connect type, for messages."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "an integer of more than 64 bits"
     if schema is not None:
         return f"{schema.type.value} ({schema.name})" if schema.name else schema.type.value
     type_ = infer_type(value)

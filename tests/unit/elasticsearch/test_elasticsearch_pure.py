@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from headrace.data.headers import Headers
 from headrace.data.json_texts import JsonTexts
 from headrace.data.logical import DATE_SCHEMA
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, map_of, struct
+from headrace.data.struct import Struct
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.documents import Result, encode_batch
 from headrace_connectors.elasticsearch.names import data_stream_name, index_name
+from headrace_connectors.elasticsearch.rejected_fields import type_name
 from headrace_connectors.elasticsearch.responses import Verdict, backoff_ms, indexes_to_retry, outcomes_of
 
 
@@ -64,6 +67,30 @@ def test_json_value_that_was_not_decoded_is_sent_unchanged_as_the_document() -> 
     assert "key is the document's id" in str(result.errors[1])
     stream = encode_batch(batch, "items", config(data__stream__type="LOGS", data__stream__dataset="shop"))
     assert lines(stream)[1] == {"a": 1.1, "@timestamp": 77}
+
+
+ID = struct([("id", INT32_SCHEMA)])
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "text"),
+    [
+        (None, None, "is null; use a key of the type string or integer, or set key.ignore=true"),
+        (ID, Struct(ID, {"id": 1}), r"has the type struct; use .* \(the transform ExtractField\$Key replaces"),
+        (None, {"id": 1}, r"has the type map; use .* \(the transform ExtractField\$Key replaces"),
+        (None, 7.5, "has the type float64; use"),
+        (STRING_SCHEMA, "x" * 513, "has 513 bytes instead of 1 to 512; use a shorter key"),
+        (STRING_SCHEMA, "", "has 0 bytes instead of 1 to 512"),
+    ],
+)
+def test_error_for_a_key_that_cannot_be_an_id_says_why(schema: Any, key: Any, text: str) -> None:
+    batch = SinkBatch("items", [{"a": 1}], partition=0, offsets=[0], keys=[key], key_schema=schema, timestamps=0)
+    assert re.search(f"key is the document's id, but {text}", str(encode_batch(batch, "items", config()).errors[0]))
+
+
+def test_integer_of_more_than_64_bits_is_described_as_such() -> None:
+    assert type_name(None, 2**63) == "an integer of more than 64 bits"
+    assert type_name(None, -(2**63)) == "int64"
 
 
 def test_document_with_the_record_key_as_id_has_the_record_offset_as_external_version() -> None:
