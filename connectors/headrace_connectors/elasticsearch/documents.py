@@ -101,7 +101,7 @@ def document_encoder(schema: Schema | None, compact_maps: bool) -> Callable[[lis
 
 
 def _reject(values: list[Any]) -> list[bytes]:
-    raise RecordErrors({at: _not_an_object(value) for at, value in enumerate(values)})
+    raise RecordErrors({at: _not_an_object(None, value) for at, value in enumerate(values)})
 
 
 def _encode_plain(schema: Schema | None, values: list[Any]) -> list[bytes]:
@@ -117,8 +117,8 @@ def _encode_plain(schema: Schema | None, values: list[Any]) -> list[bytes]:
 
 def _not_an_object(schema: Schema | None, value: Any) -> DataError:
     return DataError(
-        f"The value has the type {type_name(schema, value)}, but a document must be a struct or map; use a converter that "
-        "creates structs or maps (JsonConverter), or the transform HoistField"
+        f"The value has the type {type_name(schema, value)}, but a document must be a struct or map; use a converter "
+        "that creates structs or maps (JsonConverter), or the transform HoistField"
     )
 
 

@@ -81,7 +81,10 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         assert self._descriptor is not None
         if self._descriptor == _STDIN and not select.select([_STDIN], [], [], WAIT_S)[0]:
             return b""
-        block = os.read(self._descriptor, BLOCK_BYTES)
+        try:
+            block = os.read(self._descriptor, BLOCK_BYTES)
+        except OSError as error:  # for example, a directory
+            raise ConnectError(f"Cannot read file {self.config.file or 'stdin'}: {error.strerror}") from error
         if not block and self._descriptor == _STDIN:
             self.context.wait(WAIT_S)
         return block

@@ -134,7 +134,9 @@ class Schema:
         self._by_name = {field.name: field for field in self.fields}
         self._hash: int | None = None
         if len(self._by_name) != len(self.fields):
-            raise DataError(f"Cannot create field because of field name duplication in {self!r}")
+            names = [field.name for field in self.fields]
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"Cannot create field because of field name duplication: {repeated}")
         if default is not None:
             from headrace.data.values import validate
 

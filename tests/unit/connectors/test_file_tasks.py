@@ -91,3 +91,13 @@ def test_warning_about_a_truncated_or_replaced_input_file_is_logged_once(
     [message] = [record.getMessage() for record in caplog.records]
     assert f"was {'deleted or replaced' if replaced else 'truncated'} after the task had read 8 bytes" in message
     task.stop()
+
+
+def test_error_for_a_directory_as_input_file_names_the_path(tmp_path: Path) -> None:
+    task = FileStreamSourceTask()
+    task.context = SimpleNamespace(offsets=SimpleNamespace(read=lambda _: None), wait=lambda _: False)
+    task.config = FileStreamSourceConfig.parse({"file": str(tmp_path), "topic": "t"})
+    task.start(task.config)
+    with pytest.raises(ConnectError, match=f"Cannot read file {tmp_path}: Is a directory"):
+        task.poll()
+    task.stop()

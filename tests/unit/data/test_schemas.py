@@ -71,7 +71,7 @@ def test_schema_method_field_returns_none_and_method_index_of_raises_data_error_
 
 
 def test_schema_with_duplicate_field_names_is_rejected() -> None:
-    with pytest.raises(DataError, match="duplication"):
+    with pytest.raises(DataError, match=r"duplication: a$"):
         struct([("a", INT32_SCHEMA), ("a", STRING_SCHEMA)])
 
 
