@@ -236,11 +236,12 @@ def test_special_characters_are_allowed_in_record_keys_but_not_in_topic_names(
 def test_write_to_a_closed_index_fails_the_task_and_all_records_are_stored_after_the_index_is_opened(
     server: SearchServer,
 ) -> None:
-    records = [row(offset) for offset in range(5)]
+    records = [row(offset, topic="ITEMS") for offset in range(5)]
     settings = {"connection.url": server.url, "key.ignore": "true", "read.timeout.ms": "60000"}
     put(server, records[:2], key__ignore="true")
     server.request("POST", "/items/_close")
-    with pytest.raises(ConnectError, match=rf"{server.url}.*record items-0 at offset 2: index_closed_exception"):
+    error = r"index_closed_exception, status 400, index items: closed"
+    with pytest.raises(ConnectError, match=rf"{server.url}.*record ITEMS-0 at offset 2: {error}"):
         put_until_error(settings, records[2:])
     server.request("POST", "/items/_open")
     put(server, records[2:], key__ignore="true")

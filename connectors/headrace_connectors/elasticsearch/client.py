@@ -30,7 +30,7 @@ from headrace_connectors.elasticsearch.tls import tls_context
 # Its warnings repeat what the sink logs about a failed request, or report that a server responds again.
 logging.getLogger("elastic_transport.node_pool").setLevel(logging.ERROR)
 
-_BULK = "/_bulk?filter_path=errors,error,items.*.status,items.*.error.type,items.*.error.reason"
+_BULK = "/_bulk?filter_path=errors,error,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.index"
 
 
 class TemporaryError(Exception):

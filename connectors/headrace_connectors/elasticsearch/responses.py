@@ -84,7 +84,8 @@ def _outcome(action: str, item: Mapping[str, Any], shows_reason: bool) -> Outcom
     type_, status = str(error.get("type")), int(item.get("status", 0))
     if type_ == _CONFLICT or status == 409:
         return _conflict(action, type_, str(error.get("reason")))
-    reason = f"{type_}, status {status}"
+    index = f", index {error['index']}" if "index" in error else ""
+    reason = f"{type_}, status {status}{index}"
     if status in TEMPORARY_STATUSES:
         return Outcome(Verdict.RETRY, f"{reason}: {error.get('reason')}")
     if type_ in MALFORMED:
