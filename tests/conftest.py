@@ -27,6 +27,7 @@ LONGEST_FILES = (
     "test_elasticsearch_security.py",
     "test_elasticsearch_api_key.py",
     "test_elasticsearch_sink.py",
+    "test_elasticsearch_server_errors.py",
     "test_connector_chain.py",
     "test_connectors_demo.py",
     "test_s3_kills.py",
