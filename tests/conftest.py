@@ -28,6 +28,7 @@ LONGEST_FILES = (
     "test_elasticsearch_api_key.py",
     "test_elasticsearch_sink.py",
     "test_elasticsearch_server_errors.py",
+    "test_elasticsearch_distributed.py",
     "test_connector_chain.py",
     "test_connectors_demo.py",
     "test_s3_kills.py",
