@@ -7,13 +7,17 @@ This time, the worker is not killed. The objects of both runs must be equal.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -29,6 +33,39 @@ PER_HOUR = 70
 """Records of a partition with timestamps in the same hour."""
 
 
+class Format(NamedTuple):
+    """The format of a topic's values and of the objects that the sinks write."""
+
+    encode: Callable[[Mapping[str, Any]], str]
+    """Returns the value of a record with the given fields."""
+    ids: Callable[[bytes], list[int]]
+    """Returns the ids of the records in an object."""
+    props: Mapping[str, str]
+
+
+def with_schema(fields: Mapping[str, Any]) -> str:
+    types = {"id": "int32", "text": "string"}
+    schema = [{"field": name, "type": type_, "optional": False} for name, type_ in types.items()]
+    return json.dumps({"schema": {"type": "struct", "fields": schema, "optional": False}, "payload": fields})
+
+
+JSON = Format(
+    json.dumps,
+    lambda data: [json.loads(line)["id"] for line in data.splitlines()],
+    {"format.class": "io.confluent.connect.s3.format.json.JsonFormat"},
+)
+PARQUET = Format(
+    with_schema,
+    lambda data: pq.read_table(io.BytesIO(data)).column("id").to_pylist(),
+    {
+        "format.class": "io.confluent.connect.s3.format.parquet.ParquetFormat",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "true",
+    },
+)
+
+
+@pytest.mark.parametrize("format", [pytest.param(JSON, id="json"), pytest.param(PARQUET, id="parquet")])
 @pytest.mark.parametrize(
     "kills",
     [
@@ -36,27 +73,33 @@ PER_HOUR = 70
         pytest.param(20, marks=[pytest.mark.prove, pytest.mark.timeout(1800)]),
     ],
 )
-def test_s3_sink_writes_the_same_objects_with_and_without_kills_of_the_worker(tmp_path: Path, kills: int) -> None:
+def test_s3_sink_writes_the_same_objects_with_and_without_kills_of_the_worker(
+    tmp_path: Path, kills: int, format: Format
+) -> None:
+    """Two of three kills happen after the sinks have written more objects. The third may happen before."""
     seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
     print(f"replay with HEADRACE_SEED={seed}")
     moments = random.Random(seed)
     with running_broker(tmp_path, group_min_session_timeout_ms="1000") as broker, s3.running() as store:
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic("items", PARTITIONS, 1)])["items"].result(30)
-        producing = Producing(broker.address)
+        producing = Producing(broker.address, format)
         producing.start()
         try:
             for number in range(kills):
-                with_kills = worker(tmp_path / f"killed-{number}", broker.address, store, "killed")
+                before = count_objects(store, "killed")
+                with_kills = worker(tmp_path / f"killed-{number}", broker.address, store, "killed", format)
                 with_kills.launch()
-                time.sleep(moments.uniform(1.5, 7.0))  # the random moment of the kill is the subject of the test
+                if number % 3 < 2:
+                    await_objects(store, "killed", before + 1)
+                time.sleep(moments.uniform(0, 3.0))  # the random moment of the kill is the subject of the test
                 with_kills.kill_group()
         finally:
             per_partition = producing.finish()
         expected = expected_objects(per_partition)
-        with worker(tmp_path / "last", broker.address, store, "killed"):
+        with worker(tmp_path / "last", broker.address, store, "killed", format):
             await_objects(store, "killed", expected)
-        with worker(tmp_path / "reference", broker.address, store, "reference"):
+        with worker(tmp_path / "reference", broker.address, store, "reference", format):
             await_objects(store, "reference", expected)
         objects = store.objects()
         killed, reference = (
@@ -64,19 +107,19 @@ def test_s3_sink_writes_the_same_objects_with_and_without_kills_of_the_worker(tm
             for run in ("killed", "reference")
         )
         assert killed == reference
-        assert_every_record_once(reference, per_partition)
+        assert_every_record_once(reference, per_partition, format)
 
 
-def worker(directory: Path, address: str, store: s3.S3Server, run: str) -> Worker:
+def worker(directory: Path, address: str, store: s3.S3Server, run: str, format: Format) -> Worker:
     """Return a worker with two sinks. Workers with the same `run` use the same consumer groups and directories."""
     directory.mkdir()
     common = store.props() | {
         "connector.class": "io.confluent.connect.s3.S3SinkConnector",
         "topics": "items",
-        "format.class": "io.confluent.connect.s3.format.json.JsonFormat",
         "consumer.override.session.timeout.ms": "3000",
         "consumer.override.heartbeat.interval.ms": "500",
         "consumer.override.max.poll.records": "37",
+        **format.props,
     }
     by_count = {"flush.size": str(FLUSH_SIZE), "topics.dir": f"{run}/by-count"}
     by_time = {
@@ -97,20 +140,21 @@ def worker(directory: Path, address: str, store: s3.S3Server, run: str) -> Worke
 class Producing(threading.Thread):
     """Writes records to all partitions until `finish` is called."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, format: Format) -> None:
         super().__init__()
+        self._format = format
         self._producer = Producer({"bootstrap.servers": address})
         self._stopping = threading.Event()
         self._next = 0
 
     def run(self) -> None:
-        while not self._stopping.wait(0.02):
+        while not self._stopping.wait(0.05):
             self._write(10)
 
     def _write(self, count: int) -> None:
         for number in range(self._next, self._next + count):
             for partition in range(PARTITIONS):
-                value = json.dumps({"id": number, "text": f"{partition} " * (number % 30)})
+                value = self._format.encode({"id": number, "text": f"{partition} " * (number % 30)})
                 self._producer.produce(
                     "items", value, json.dumps(number), partition, timestamp=(number // PER_HOUR + 1) * HOUR_MS
                 )
@@ -139,15 +183,19 @@ def expected_objects(per_partition: int) -> int:
     return PARTITIONS * (per_partition // FLUSH_SIZE + 2 * hours)
 
 
+def count_objects(store: s3.S3Server, run: str) -> int:
+    pages = store.client().get_paginator("list_objects_v2").paginate(Bucket=s3.BUCKET, Prefix=f"{run}/")
+    return sum(page["KeyCount"] for page in pages)
+
+
 def await_objects(store: s3.S3Server, run: str, expected: int) -> None:
     def count() -> int:
-        pages = store.client().get_paginator("list_objects_v2").paginate(Bucket=s3.BUCKET, Prefix=f"{run}/")
-        return sum(page["KeyCount"] for page in pages)
+        return count_objects(store, run)
 
     wait_for(lambda: count() >= expected, f"{run} has {expected} objects", 120, count)
 
 
-def assert_every_record_once(objects: dict[str, bytes], per_partition: int) -> None:
+def assert_every_record_once(objects: dict[str, bytes], per_partition: int, format: Format) -> None:
     """Check the objects of the sink that rotates files by the number of records.
 
     They must contain every record of each partition exactly once, in order.
@@ -156,5 +204,5 @@ def assert_every_record_once(objects: dict[str, bytes], per_partition: int) -> N
     for key in sorted(objects):
         if key.startswith("by-count/"):
             partition = int(key.split("partition=")[1].split("/")[0])
-            found.setdefault(partition, []).extend(json.loads(line)["id"] for line in objects[key].splitlines())
+            found.setdefault(partition, []).extend(format.ids(objects[key]))
     assert found == {partition: list(range(per_partition)) for partition in range(PARTITIONS)}
