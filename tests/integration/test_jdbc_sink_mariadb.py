@@ -14,6 +14,7 @@ import pytest
 
 from headrace.api.errors import ConnectError, DataError
 from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.records import SinkRecord
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
     BYTES_SCHEMA,
@@ -327,3 +328,67 @@ def test_validation_connects_to_the_server_and_reports_each_connection_error_und
     assert (key, "SSL is required" in message) == ("connection.url", True)
     ((key, (message,)),) = validation_errors(f"{url}&sslMode=SECURE").items()
     assert (key, "sslMode=SECURE is unknown" in message) == ("connection.url", True)
+
+
+CONTACT = struct([("id", INT32_SCHEMA), ("email", STRING_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)], name="contact")
+UPSERT = {"insert__mode": "upsert", "pk__mode": "record_value", "pk__fields": "id"}
+
+
+def contact(offset: int, number: int, email: str, name: str | None = None) -> SinkRecord:
+    return record(offset, {"id": number, "email": email, "name": name}, CONTACT)
+
+
+@pytest.mark.parametrize("index", ["UNIQUE KEY by_email (email)", "UNIQUE KEY by_email (email(2))"])
+@pytest.mark.parametrize("engine", ["InnoDB", "MyISAM"])
+def test_upsert_rejects_a_row_that_conflicts_with_another_row_in_a_second_unique_index(
+    url: str, database: Any, index: str, engine: str
+) -> None:
+    columns = f"id INT PRIMARY KEY, email VARCHAR(50), name TEXT, {index}"
+    query(database, f"CREATE TABLE items ({columns}) ENGINE={engine}")
+    query(database, "INSERT INTO items VALUES (1, 'a1', 'Ann'), (2, 'b2', 'Bob')")
+    records = [
+        contact(0, 3, "c3", "Carl"),
+        contact(1, 4, "a1", "other row"),  # a new row
+        contact(2, 2, "a1", "other row"),  # an existing row
+        contact(3, 1, "a1", "Anna"),
+        contact(4, 2, "d4", "Bert"),
+        contact(5, 5, "c3", "other row"),  # conflicts with a row of the same statement
+    ]
+    run = put(url, records, errors__tolerance="all", **UPSERT)
+    assert [found.offset for found, _ in run.reported] == [1, 2, 5]
+    errors = [str(error) for _, error in run.reported]
+    for offset, error in zip((1, 2, 5), errors, strict=True):
+        assert f"rejects record items-0@{offset} for table `items`" in error
+        assert "Duplicate entry" in error
+        assert "by_email" in error
+    rows = query(database, "SELECT * FROM items ORDER BY id")
+    assert rows == [(1, "a1", "Anna"), (2, "d4", "Bert"), (3, "c3", "Carl")]
+
+
+def test_upsert_fails_the_task_at_a_conflict_in_a_second_unique_index(url: str, database: Any) -> None:
+    query(database, "CREATE TABLE items (a INT, b INT, PRIMARY KEY (a, b), UNIQUE KEY by_b (b))")
+    pair = struct([("a", INT32_SCHEMA), ("b", INT32_SCHEMA)])
+    props = {**UPSERT, "pk__fields": "a,b"}
+    put(url, [record(0, {"a": 1, "b": 1}, pair), record(1, {"a": 1, "b": 1}, pair)], **props)
+    with pytest.raises(DataError, match=r"items-0@0 .*Duplicate entry '1' for key 'by_b'"):
+        put(url, [record(0, {"a": 2, "b": 1}, pair)], **props)
+    assert query(database, "SELECT * FROM items") == [(1, 1)]
+
+
+def test_upsert_into_a_view_rejects_a_conflict_in_a_second_unique_index(url: str, database: Any) -> None:
+    query(database, "CREATE TABLE stored (id INT PRIMARY KEY, email VARCHAR(50) UNIQUE, name TEXT)")
+    query(database, "CREATE VIEW items AS SELECT * FROM stored")
+    props = {**UPSERT, "table__types": "VIEW"}
+    put(url, [contact(0, 1, "a1"), contact(1, 1, "a1", "Ann")], **props)
+    with pytest.raises(DataError, match="Duplicate entry 'a1' for key 'email'"):
+        put(url, [contact(0, 2, "a1", "other row")], **props)
+    assert query(database, "SELECT * FROM stored") == [(1, "a1", "Ann")]
+
+
+def test_upsert_accepts_a_unique_index_on_the_first_characters_of_the_key(url: str, database: Any) -> None:
+    query(database, "CREATE TABLE items (id INT, email TEXT NOT NULL, name TEXT, PRIMARY KEY (email(3)))")
+    props = {**UPSERT, "pk__fields": "email"}
+    put(url, [contact(0, 1, "abc1"), contact(1, 2, "abc1")], **props)
+    with pytest.raises(DataError, match="Duplicate entry 'abc' for key 'PRIMARY'"):
+        put(url, [contact(0, 3, "abc2")], **props)
+    assert query(database, "SELECT id, email FROM items") == [(2, "abc1")]

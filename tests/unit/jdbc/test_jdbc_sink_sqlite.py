@@ -95,6 +95,17 @@ class TestInsertModes:
         put(url, [item(1, "new"), item(2), item(2, "newer", offset=3)], insert__mode="UPSERT", pk__mode="record_key")
         assert query(database, "SELECT * FROM items") == [(1, "new", None, "kept"), (2, "newer", None, None)]
 
+    def test_upsert_keeps_other_rows_with_the_same_values_in_a_second_unique_index(
+        self, url: str, database: Path
+    ) -> None:
+        query(database, "CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT UNIQUE, price REAL)")
+        query(database, "INSERT INTO items VALUES (1, 'a', 1.0), (2, 'b', 2.0)")
+        records = [item(3, "a"), item(2, "a", offset=4), item(2, "c", offset=5)]
+        run = put(url, records, insert__mode="upsert", pk__mode="record_key", errors__tolerance="all")
+        assert [found.offset for found, _ in run.reported] == [3, 4]
+        assert "UNIQUE constraint failed: items.name" in str(run.reported[0][1])
+        assert query(database, "SELECT * FROM items") == [(1, "a", 1.0), (2, "c", None)]
+
     def test_sink_with_insert_mode_update_changes_existing_rows_and_inserts_no_rows(
         self, url: str, database: Path
     ) -> None:

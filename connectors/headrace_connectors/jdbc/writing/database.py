@@ -33,6 +33,7 @@ from headrace_connectors.jdbc.url import JdbcUrl
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.runs import Run
 from headrace_connectors.jdbc.writing.timestamps import timestamp_reader
+from headrace_connectors.jdbc.writing.unique_indexes import UniqueIndex
 
 Connection = Any  # the driver's DBAPI connection
 Convert = Callable[[Any], Any] | None
@@ -56,6 +57,8 @@ class ExistingTable(NamedTuple):
     """The columns that store text unchanged (SQLite)."""
     is_transactional: bool = True
     """Whether a rollback undoes writes to the table. In MySQL, this depends on the table's storage engine."""
+    unique_indexes: tuple[UniqueIndex, ...] | None = None
+    """The table's unique indexes, or None if they are unknown. They are known only in MySQL with upserts."""
 
     def column(self, name: str) -> str | None:
         """Return the column with exactly this name, or else the only column that matches it when case is ignored.
@@ -78,6 +81,8 @@ class Target(NamedTuple):
     table: ExistingTable
     names: tuple[str, ...]
     keys: tuple[str, ...]
+    key_columns: frozenset[str]
+    """The names of the primary key columns, not quoted."""
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -130,7 +135,10 @@ class Database(ABC):
 
     @abstractmethod
     def upsert_sql(self, target: Target) -> str:
-        """Return the statement that inserts a row or updates the row with the same primary key."""
+        """Return the statement that inserts a row or updates the row with the same primary key.
+
+        If the row conflicts with a row that has another primary key, the statement must fail.
+        """
 
     @property
     def address(self) -> str:

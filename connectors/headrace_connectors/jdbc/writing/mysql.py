@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import pymysql
@@ -25,9 +27,13 @@ from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, 
 from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.runs import Run
+from headrace_connectors.jdbc.writing.unique_indexes import UniqueIndex
 
 _KEY_LENGTH = 255
-_OF_RECORDS = frozenset({1118, 1153, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1643, 1644, 1690, 3140, 3819, 4025})
+_SEVERAL_ROWS = 1242
+_OF_RECORDS = frozenset(
+    {1118, 1153, _SEVERAL_ROWS, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1643, 1644, 1690, 3140, 3819, 4025}
+)
 """Server errors about the data of a row which PyMySQL does not raise as DataError or IntegrityError."""
 _CHARACTERS_OF_OTHER_TYPES = 80
 """An upper bound of the length of all other values. The longest of these values are decimals with 65 digits."""
@@ -46,6 +52,12 @@ _HAS_TRANSACTIONS = """
     SELECT engines.transactions FROM information_schema.tables JOIN information_schema.engines USING (engine)
     WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
 """
+_UNIQUE_INDEXES = """
+    SELECT index_name, column_name, sub_part IS NOT NULL FROM information_schema.statistics
+    WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND non_unique = 0
+"""
+_FAIL = "(SELECT 1 UNION ALL SELECT 2)"
+"""An expression that fails with the error `_SEVERAL_ROWS` when the server evaluates it."""
 
 
 def _characters(row: Iterable[Any]) -> int:
@@ -132,14 +144,50 @@ class MysqlDatabase(Database):
         instants = frozenset(name for name, kind in rows if kind == "timestamp")
         has_transactions = connection.exec_driver_sql(_HAS_TRANSACTIONS, (schema, name)).scalar()  # None for a view
         return table._replace(
-            columns=tuple(name for name, _ in rows), instants=instants, is_transactional=has_transactions != "NO"
+            columns=tuple(name for name, _ in rows),
+            instants=instants,
+            is_transactional=has_transactions != "NO",
+            unique_indexes=self._unique_indexes(connection, table, name, schema),
+        )
+
+    def _unique_indexes(
+        self, connection: sqlalchemy.Connection, table: ExistingTable, name: str, schema: str | None
+    ) -> tuple[UniqueIndex, ...] | None:
+        if self.config.insert_mode.lower() != "upsert" or table.kind == "VIEW":
+            return None
+        rows = sorted(connection.exec_driver_sql(_UNIQUE_INDEXES, (schema, name)), key=itemgetter(0))
+        indexes = [list(columns) for _, columns in groupby(rows, key=itemgetter(0))]
+        return tuple(
+            UniqueIndex(frozenset(column for _, column, _ in columns), any(is_prefix for *_, is_prefix in columns))
+            for columns in indexes
         )
 
     def upsert_sql(self, target: Target) -> str:
-        """Return INSERT with ON DUPLICATE KEY UPDATE."""
-        changed = target.others or target.keys[:1]
-        changes = ", ".join(f"{name}=VALUES({name})" for name in changed)
-        return f"{self.insert_sql(target)} ON DUPLICATE KEY UPDATE {changes}"
+        """Return INSERT with ON DUPLICATE KEY UPDATE.
+
+        The server executes the update for a conflict in any unique index. If the table may have other unique indexes
+        than that of the primary key, the update therefore fails unless the existing row has the same primary key.
+        """
+        changes = [f"{name}=VALUES({name})" for name in target.others]
+        key = target.keys[0]
+        if _has_other_unique_index(target):
+            is_same_key = " AND ".join(f"{name}=VALUES({name})" for name in target.keys)
+            changes.insert(0, f"{key}=IF(({is_same_key}) OR {_FAIL}, {key}, {key})")
+        elif not changes:
+            changes.append(f"{key}=VALUES({key})")
+        return f"{self.insert_sql(target)} ON DUPLICATE KEY UPDATE {', '.join(changes)}"
+
+    def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
+        """Insert or update rows. Raises the driver's error for a row that conflicts with another primary key.
+
+        If there is only one row, the error contains the value and the name of the index.
+        """
+        try:
+            super().upsert(connection, target, values)
+        except pymysql.MySQLError as error:
+            if error.args[0] != _SEVERAL_ROWS or len(values[0]) > 1 or not _has_other_unique_index(target):
+                raise
+            self.insert(connection, target, values)
 
     def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
         limit = self._packet_bytes_max - 1  # a packet also contains the code of the command
@@ -173,3 +221,9 @@ class MysqlDatabase(Database):
     def begin(self, connection: Connection) -> None:
         """Begin a transaction."""
         connection.begin()
+
+
+def _has_other_unique_index(target: Target) -> bool:
+    """Whether a row may conflict with a row that has another primary key. True if the unique indexes are unknown."""
+    indexes = target.table.unique_indexes
+    return indexes is None or not all(index.is_for(target.key_columns) for index in indexes)

@@ -61,7 +61,8 @@ class TableCache:
         self._tables[run.table] = table
         names = tuple(self._database.quote(table.column(column.name) or column.name) for column in run.columns)
         keys = tuple(name for name, column in zip(names, run.columns, strict=True) if column.is_key)
-        return Target(table, names, keys)
+        key_columns = frozenset(table.column(column.name) or column.name for column in run.columns if column.is_key)
+        return Target(table, names, keys, key_columns)
 
     def _create(self, connection: Connection, run: Run) -> ExistingTable:
         if not self._config.auto_create:
