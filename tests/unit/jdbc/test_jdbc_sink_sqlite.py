@@ -106,6 +106,13 @@ class TestInsertModes:
         assert "UNIQUE constraint failed: items.name" in str(run.reported[0][1])
         assert query(database, "SELECT * FROM items") == [(1, "a", 1.0), (2, "c", None)]
 
+    def test_upsert_needs_a_unique_index_on_the_columns_of_the_primary_key(self, url: str, database: Path) -> None:
+        query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL, UNIQUE (id, name))")
+        problem = r'Table "items" has no primary key and no unique index on the columns of pk.fields \("id"\)'
+        with pytest.raises(ConnectError, match=problem):
+            put(url, [item(1)], insert__mode="upsert", pk__mode="record_key", errors__tolerance="all")
+        assert query(database, "SELECT count(*) FROM items") == [(0,)]
+
     def test_sink_with_insert_mode_update_changes_existing_rows_and_inserts_no_rows(
         self, url: str, database: Path
     ) -> None:

@@ -122,6 +122,10 @@ class Database(ABC):
         """Whether `error` means that a table or a column does not exist."""
 
     @abstractmethod
+    def is_missing_constraint(self, error: Exception) -> bool:
+        """Whether `error` means that the table has no unique constraint for an upsert with this primary key."""
+
+    @abstractmethod
     def is_record_error(self, error: Exception) -> bool:
         """Whether the data of a row caused the error. Other rows can then be written."""
 
@@ -139,6 +143,9 @@ class Database(ABC):
 
         If the row conflicts with a row that has another primary key, the statement must fail.
         """
+
+    def check_upsert(self, target: Target) -> None:  # noqa: B027 - the statements of most databases check this
+        """Raise ConnectError if an upsert of a row whose primary key exists could insert a second row."""
 
     @property
     def address(self) -> str:

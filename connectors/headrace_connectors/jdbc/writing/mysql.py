@@ -27,7 +27,7 @@ from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, 
 from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.runs import Run
-from headrace_connectors.jdbc.writing.unique_indexes import UniqueIndex
+from headrace_connectors.jdbc.writing.unique_indexes import UniqueIndex, missing_constraint
 
 _KEY_LENGTH = 255
 _SEVERAL_ROWS = 1242
@@ -105,6 +105,10 @@ class MysqlDatabase(Database):
         """Whether `error` means that a table or a column does not exist."""
         return bool(error.args) and error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)
 
+    def is_missing_constraint(self, error: Exception) -> bool:
+        """Return False, because ON DUPLICATE KEY UPDATE does not fail. See `check_upsert`."""
+        return False
+
     def is_record_error(self, error: Exception) -> bool:
         """Whether the data of a row caused the error.
 
@@ -161,6 +165,12 @@ class MysqlDatabase(Database):
             UniqueIndex(frozenset(column for _, column, _ in columns), any(is_prefix for *_, is_prefix in columns))
             for columns in indexes
         )
+
+    def check_upsert(self, target: Target) -> None:
+        """Raise ConnectError if no unique index prevents two rows with the same primary key."""
+        indexes = target.table.unique_indexes
+        if indexes is not None and not any(index.prevents_duplicates(target.key_columns) for index in indexes):
+            raise missing_constraint(target.table.quoted, target.keys)
 
     def upsert_sql(self, target: Target) -> str:
         """Return INSERT with ON DUPLICATE KEY UPDATE.

@@ -95,6 +95,12 @@ class SqliteDatabase(Database):
         """Whether `error` means that a table or column does not exist. SQLite has no error code for this."""
         return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
+    def is_missing_constraint(self, error: Exception) -> bool:
+        """Whether `error` means that no unique constraint matches ON CONFLICT. SQLite has no error code for this."""
+        return isinstance(error, sqlite3.OperationalError) and str(error).startswith(
+            "ON CONFLICT clause does not match"
+        )
+
     def is_record_error(self, error: Exception) -> bool:
         """Whether the data of a row caused the error.
 

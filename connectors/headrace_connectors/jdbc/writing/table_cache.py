@@ -34,8 +34,8 @@ class TableCache:
         """Return the table of a run, or None if the table is missing and the run only deletes rows.
 
         Call this method only while no transaction is open. Raises DataError if the table or a column is missing and may
-        not be created, ConnectError if the user lacks the privilege to create it, and the driver's exception if the
-        database fails.
+        not be created, ConnectError if the user lacks the privilege to create it or if the table has no unique index
+        that upserts need, and the driver's exception if the database fails.
         """
         found = self._targets.get((run.table, run.columns)) or self._find(connection, run)
         if found is not None:
@@ -62,7 +62,10 @@ class TableCache:
         names = tuple(self._database.quote(table.column(column.name) or column.name) for column in run.columns)
         keys = tuple(name for name, column in zip(names, run.columns, strict=True) if column.is_key)
         key_columns = frozenset(table.column(column.name) or column.name for column in run.columns if column.is_key)
-        return Target(table, names, keys, key_columns)
+        target = Target(table, names, keys, key_columns)
+        if self._config.insert_mode.lower() == "upsert":
+            self._database.check_upsert(target)
+        return target
 
     def _create(self, connection: Connection, run: Run) -> ExistingTable:
         if not self._config.auto_create:

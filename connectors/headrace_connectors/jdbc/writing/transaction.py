@@ -15,6 +15,7 @@ from headrace.data.sink_records import SinkRecords
 from headrace_connectors.jdbc.writing.database import Connection, Database, Target
 from headrace_connectors.jdbc.writing.runs import Run
 from headrace_connectors.jdbc.writing.table_cache import TableCache
+from headrace_connectors.jdbc.writing.unique_indexes import missing_constraint
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ class Writer:
         creates missing columns.
 
         If errors are not tolerated, raises RecordErrors for the first rejected record. Raises the driver's exception
-        for every error that the data of a record has not caused. After an exception, the caller must roll back the
+        for every error that the data of a record has not caused. Raises ConnectError if an upsert needs a unique index
+        that does not exist. After an exception, the caller must roll back the
         transaction.
         """
         try:
@@ -181,6 +183,9 @@ class Writer:
                 self._database.write(self._connection, target, run)
         except (DataError, self._database.driver_error) as error:
             if not isinstance(error, DataError) and not self._database.is_record_error(error):
+                if self._database.is_missing_constraint(error):
+                    text = self._database.error_text(error)
+                    raise missing_constraint(target.table.quoted, target.keys, text) from error
                 raise
             if is_transactional and not has_savepoint:
                 raise _RecordRejected from error

@@ -1,8 +1,14 @@
-"""The unique indexes of a table. This module has no I/O."""
+"""The unique indexes of a table, and the error of an upsert into a table that has none for the primary key.
+
+This module has no I/O.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from headrace.api.errors import ConnectError
 
 
 class UniqueIndex(NamedTuple):
@@ -16,3 +22,22 @@ class UniqueIndex(NamedTuple):
     def is_for(self, key: frozenset[str]) -> bool:
         """Whether rows conflict in this index only if they have the same values in the columns `key`."""
         return self.columns == key and not self.is_on_prefix
+
+    def prevents_duplicates(self, key: frozenset[str]) -> bool:
+        """Whether rows with the same values in the columns `key` always conflict in this index."""
+        return self.columns <= key
+
+
+def missing_constraint(table: str, keys: Iterable[str], reason: str = "") -> ConnectError:
+    """Return the error for an upsert into a table without a unique constraint for the primary key.
+
+    `table` is the table's quoted name, `keys` has the columns of the primary key, and `reason` is the database's
+    message.
+    """
+    columns = ", ".join(keys)
+    details = f": {reason}" if reason else ""
+    return ConnectError(
+        f"Table {table} has no primary key and no unique index on the columns of pk.fields ({columns}), but "
+        f"insert.mode=upsert needs one{details}. Create a unique index on these columns, or set pk.fields to the "
+        "columns of the table's primary key"
+    )
