@@ -188,6 +188,14 @@ def test_error_for_a_rejected_value_names_the_column_its_type_and_the_type_of_th
     assert str(error).endswith(f"(column {name}: type {column_type}, value {value_type})")
 
 
+def test_error_for_a_missing_value_names_the_column_that_the_record_does_not_contain(server: Server) -> None:
+    server.query("CREATE TABLE items (id int, name varchar(5) NOT NULL)")
+    run = put(server.url, [record(0, {"id": 1}, struct([("id", INT32_SCHEMA)]))], errors__tolerance="all")
+    [(_, error)] = run.reported
+    column_type = "character varying(5)" if server.kind == "postgresql" else "varchar(5)"
+    assert str(error).endswith(f"(column name: type {column_type}, which the record does not contain)")
+
+
 def test_error_for_a_rejected_value_has_the_present_type_of_the_column(server: Server) -> None:
     schema = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
     server.query("CREATE TABLE items (id int, name varchar(5))")

@@ -419,6 +419,14 @@ class TestErrors:
             put(url, [record(0, value)])
         assert str(error.value).endswith(f"(column name: type {declared.split()[0]}, value STRING)")
 
+    def test_error_for_a_missing_value_names_the_column_that_the_record_does_not_contain(
+        self, url: str, database: Path
+    ) -> None:
+        query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL, note TEXT NOT NULL)")
+        with pytest.raises(DataError) as error:
+            put(url, [item(1)])
+        assert str(error.value).endswith("(column note: type TEXT, which the record does not contain)")
+
     def test_error_for_a_value_that_the_sink_cannot_convert_names_the_column_its_type_and_the_type_of_the_value(
         self, url: str, database: Path
     ) -> None:

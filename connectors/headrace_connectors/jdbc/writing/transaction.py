@@ -221,7 +221,7 @@ class Writer:
         self._rejected.append((run, target))
 
     def _columns(self, row: Run, target: Target, cause: Exception) -> str:
-        """Describe the column whose value caused the error: its name, its type and the type of the value.
+        """Describe the column that caused the error: its name, its type and the type of the value.
 
         If this column is unknown, describe all columns of the row.
         """
@@ -243,4 +243,6 @@ class Writer:
             descriptions[name] = f"column {name}: type {types.get(name, 'unknown')}, value {value_type}"
             if isinstance(cause, DataError) and str(cause).startswith(f"field {column.name}: "):
                 at_fault = name
+        if at_fault is not None and at_fault not in descriptions:
+            return f"column {at_fault}: type {types.get(at_fault, 'unknown')}, which the record does not contain"
         return descriptions.get(at_fault or "") or "; ".join(descriptions.values())
