@@ -16,6 +16,7 @@ import psycopg
 import pymysql
 import pytest
 
+from headrace.api.errors import DataError
 from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
@@ -145,6 +146,13 @@ def test_string_in_a_primary_key_has_a_column_type_that_can_be_indexed(server: S
     keyed = record(0, {"id": 1}, struct([("id", INT32_SCHEMA)]), key="k", key_schema=STRING_SCHEMA)
     put(server.url, [keyed], insert__mode="upsert", pk__mode="record_key", pk__fields="code")
     assert column_types(server, "items")["code"] == ("text" if server.kind == "postgresql" else "varchar(255)")
+
+
+def test_error_for_a_topic_with_a_dot_says_that_the_schema_is_missing(server: Server) -> None:
+    found = record(0, {"id": 1}, struct([("id", INT32_SCHEMA)]), topic="mx.a")
+    problem = r"Cannot create table mx.a .*; the sink reads the part of the name before the last dot \(mx\) as schema"
+    with pytest.raises(DataError, match=problem):
+        put(server.url, [found])
 
 
 @pytest.mark.parametrize("count", [2, MANY])

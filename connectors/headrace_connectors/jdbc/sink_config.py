@@ -95,7 +95,8 @@ class JdbcSinkConfig(ConfigWithIgnoredKeys):
     table_name_format: str = key(
         "table.name.format",
         default="${topic}",
-        doc="The table of a record; ${topic} is the record's topic. A dot separates the schema from the table.",
+        doc="The table of a record; ${topic} is the record's topic. A dot separates the schema from the table, "
+        "except in double quotes.",
         group=_MAPPING,
     )
     table_types: list[str] = key(

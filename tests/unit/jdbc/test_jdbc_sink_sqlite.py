@@ -291,6 +291,18 @@ class TestTables:
         with pytest.raises(DataError, match="Table items is missing and auto-creation is disabled"):
             put(url, [item(1)], auto__create="false")
 
+    @pytest.mark.parametrize(("name", "schema"), [("mx.a", "mx"), ("x.y.a", r"x\.y")])
+    @pytest.mark.parametrize("auto_create", ["true", "false"])
+    def test_error_for_a_name_with_dots_and_a_missing_schema_says_how_to_write_to_a_table_with_this_name(
+        self, url: str, database: Path, name: str, schema: str, auto_create: str
+    ) -> None:
+        first = record(1, {"id": 1, "name": "x", "price": None}, topic=name)
+        problem = rf"able {name} .*; the sink reads the part of the name before the last dot \({schema}\) as schema"
+        with pytest.raises(DataError, match=problem):
+            put(url, [first], auto__create=auto_create)
+        put(url, [first], table__name__format='"${topic}"')
+        assert query(database, f'SELECT name FROM "{name}"') == [("x",)]
+
     def test_missing_columns_are_added_to_the_table_only_with_auto_evolve(self, url: str, database: Path) -> None:
         put(url, [item(1)], fields__whitelist="id")
         with pytest.raises(DataError, match=r"missing fields \(name, price\) and auto-evolution is disabled"):

@@ -122,6 +122,10 @@ class Database(ABC):
         """Whether `error` means that a table or a column does not exist."""
 
     @abstractmethod
+    def is_missing_schema(self, error: Exception) -> bool:
+        """Whether `error` means that a schema (in MySQL, a database) does not exist."""
+
+    @abstractmethod
     def is_missing_constraint(self, error: Exception) -> bool:
         """Whether `error` means that the table has no unique constraint for an upsert with this primary key."""
 
@@ -187,8 +191,16 @@ class Database(ABC):
     def find_table(self, table: str) -> ExistingTable | None:
         """Return the table with exactly this name, or else the only table that matches it when case is ignored.
 
-        Returns None if there is no such table, or if there are several. Raises the driver's exception.
+        Returns None if there is no such table or schema, or if there are several. Raises the driver's exception.
         """
+        try:
+            return self._find_table(table)
+        except self.driver_error as error:
+            if self.is_missing_schema(error):
+                return None
+            raise
+
+    def _find_table(self, table: str) -> ExistingTable | None:
         *schemas, name = split_name(table)
         schema = schemas[-1] if schemas else None
         with driver_errors(), self.engine.connect() as connection:

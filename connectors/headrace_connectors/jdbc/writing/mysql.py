@@ -105,6 +105,10 @@ class MysqlDatabase(Database):
         """Whether `error` means that a table or a column does not exist."""
         return bool(error.args) and error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)
 
+    def is_missing_schema(self, error: Exception) -> bool:
+        """Whether `error` means that a database does not exist."""
+        return bool(error.args) and error.args[0] == ER.BAD_DB_ERROR
+
     def is_missing_constraint(self, error: Exception) -> bool:
         """Return False, because ON DUPLICATE KEY UPDATE does not fail. See `check_upsert`."""
         return False

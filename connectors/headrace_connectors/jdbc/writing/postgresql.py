@@ -121,6 +121,10 @@ class PostgresqlDatabase(Database):
         """Whether `error` means that a table or a column does not exist."""
         return isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn))
 
+    def is_missing_schema(self, error: Exception) -> bool:
+        """Whether `error` means that a schema does not exist."""
+        return isinstance(error, psycopg.errors.InvalidSchemaName)
+
     def is_missing_constraint(self, error: Exception) -> bool:
         """Whether `error` means that no unique constraint matches ON CONFLICT."""
         return isinstance(error, psycopg.errors.InvalidColumnReference)

@@ -8,6 +8,7 @@ SQLite would store as NULL. Reference for types of columns: https://www.sqlite.o
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sqlite3
 from collections.abc import Sequence
 from decimal import Decimal
@@ -37,6 +38,7 @@ from headrace_connectors.jdbc.writing.runs import Run
 _BUSY_TIMEOUT_S = 10.0
 _PRIMARY_CODE = 0xFF
 _MISSING = ("no such table", "no such column", "has no column named")
+_MISSING_SCHEMA = re.compile(r"no such table: .*\.sqlite_master", re.DOTALL)
 _ABOUT_ONE_COLUMN = ("NOT NULL constraint failed: ", "cannot store ")
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT", "BLOB")
 _REAL_TYPES = ("REAL", "FLOA", "DOUB")
@@ -94,6 +96,12 @@ class SqliteDatabase(Database):
     def is_missing_object(self, error: Exception) -> bool:
         """Whether `error` means that a table or column does not exist. SQLite has no error code for this."""
         return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
+
+    def is_missing_schema(self, error: Exception) -> bool:
+        """Whether `error` means that no attached database has the name of the schema."""
+        text = str(error)
+        is_missing = text.startswith("unknown database ") or _MISSING_SCHEMA.fullmatch(text) is not None
+        return isinstance(error, sqlite3.OperationalError) and is_missing
 
     def is_missing_constraint(self, error: Exception) -> bool:
         """Whether `error` means that no unique constraint matches ON CONFLICT. SQLite has no error code for this."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headrace.api.errors import ConnectError, DataError
+from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.fields import Column
@@ -69,12 +70,17 @@ class TableCache:
 
     def _create(self, connection: Connection, run: Run) -> ExistingTable:
         if not self._config.auto_create:
-            raise DataError(f"Table {run.table} is missing and auto-creation is disabled (auto.create=false)")
+            raise DataError(
+                f"Table {run.table} is missing and auto-creation is disabled (auto.create=false)"
+                + _advice_about_dots(run.table)
+            )
         statement = self._database.create_table(connection, run.table, run.columns)
         problem = self._run_ddl(connection, run.table, [statement])
         table = self._database.find_table(run.table)
         if table is None:
-            raise self._ddl_error(f"Cannot create table {run.table} ({statement})", problem)
+            has_no_schema = problem is not None and self._database.is_missing_schema(problem)
+            advice = _advice_about_dots(run.table) if has_no_schema or len(split_name(run.table)) > 2 else ""
+            raise self._ddl_error(f"Cannot create table {run.table} ({statement})", problem, advice)
         return table
 
     def _add_columns(
@@ -97,8 +103,8 @@ class TableCache:
             raise self._ddl_error(f"Cannot add the columns {names} to table {run.table}", problem)
         return found
 
-    def _ddl_error(self, problem: str, cause: Exception | None) -> Exception:
-        """Return the error for failed DDL statements, with a message that begins with `problem`.
+    def _ddl_error(self, problem: str, cause: Exception | None, advice: str = "") -> Exception:
+        """Return the error for failed DDL statements. Its message begins with `problem` and ends with `advice`.
 
         If `cause` means that the user lacks a privilege, the error is a ConnectError, which fails the task. Otherwise,
         it is a DataError.
@@ -106,7 +112,7 @@ class TableCache:
         if cause is None:
             return DataError(f"{problem}: the database reported no error")
         kind = ConnectError if self._database.is_forbidden(cause) else DataError
-        error = kind(f"{problem}: {self._database.error_text(cause)}")
+        error = kind(f"{problem}: {self._database.error_text(cause)}{advice}")
         error.__cause__ = cause
         return error
 
@@ -126,6 +132,18 @@ class TableCache:
             if self._database.is_transient(error):
                 raise
             return error
+
+
+def _advice_about_dots(table: str) -> str:
+    """Return how to avoid that a part of the topic's name is read as schema, or "" if the table has no schema."""
+    *schemas, _ = split_name(table)
+    if not schemas:
+        return ""
+    return (
+        f"; the sink reads the part of the name before the last dot ({'.'.join(schemas)}) as schema. For a table whose "
+        'own name contains dots, quote the name: table.name.format="${topic}". To change the topic\'s name, use the '
+        "transform RegexRouter"
+    )
 
 
 def _missing_columns(table: ExistingTable, run: Run) -> list[Column]:
