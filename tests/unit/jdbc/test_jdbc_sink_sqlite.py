@@ -405,8 +405,12 @@ class TestErrors:
         assert "schemas.enable=true" in str(error.value)
 
     def test_tombstone_is_rejected_if_delete_enabled_is_false(self, url: str) -> None:
-        with pytest.raises(DataError, match="with a null value and null value schema"):
+        with pytest.raises(
+            DataError, match=r"with a null value and null value schema.* Set delete.enabled=true to delete"
+        ):
             put(url, [tombstone(1, 0)], pk__mode="record_key")
+        with pytest.raises(DataError, match=r"Set pk.mode=record_key and delete.enabled=true to delete the row"):
+            put(url, [tombstone(1, 0)])
 
     def test_transaction_with_a_record_that_the_database_rejects_is_rolled_back_and_the_error_names_the_record(
         self, url: str, database: Path

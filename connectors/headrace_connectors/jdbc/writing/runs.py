@@ -110,6 +110,8 @@ class RunBuilder:
         timestamp = batch.timestamp_list()[0]
         deletes = str(self._config.delete_enabled).lower()
         hint = ""
+        if side == "value" and found == "null":
+            hint = _tombstone_hint(self._mode)
         if side == "value" and found == "HashMap":
             hint = "; JSON needs the schema in each record: set value.converter.schemas.enable=true"
         return DataError(
@@ -118,6 +120,15 @@ class RunBuilder:
             f"(topic='{batch.original_topic}',partition={batch.original_partition},offset={batch.original_offsets[0]},"
             f"timestamp={timestamp}) with a {found} {side} and {_schema_name(schema)} {side} schema{hint}."
         )
+
+
+def _tombstone_hint(mode: str) -> str:
+    """Return how to configure the sink for tombstones if `delete.enabled` is false."""
+    first = "" if mode == "record_key" else "pk.mode=record_key and "
+    return (
+        f"; this record is a tombstone. Set {first}delete.enabled=true to delete the row with the record's key, or "
+        "drop tombstones with the transform Filter and the predicate RecordIsTombstone"
+    )
 
 
 def _concatenate(parts: list[Run]) -> Run:
