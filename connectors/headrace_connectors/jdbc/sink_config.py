@@ -23,6 +23,15 @@ _CONNECTION, _WRITES, _MAPPING, _DDL, _RETRIES = "Connection", "Writes", "Data M
 _TABLE_TYPES = ("TABLE", "PARTITIONED TABLE", "FOREIGN TABLE", "VIEW")
 
 
+def ways_to_a_schema(side: str) -> str:
+    """Return how to configure the converter if keys or values have no schema. `side` is "key" or "value"."""
+    return (
+        f"With {side}.converter=JsonConverter and {side}.converter.schemas.enable=true, each {side} must be "
+        f'{{"schema": ..., "payload": ...}}, or {side}.converter.schema.content must contain the schema of all '
+        f"{side}s. Or use a converter that returns schemas"
+    )
+
+
 class JdbcSinkConfig(ConfigWithIgnoredKeys):
     """Configuration of the JDBC sink. Unknown `connection.*` keys are passed to the driver as properties."""
 
@@ -239,4 +248,15 @@ class JdbcSinkConfig(ConfigWithIgnoredKeys):
         unknown = [kind for kind in self.table_types if kind.strip().upper() not in _TABLE_TYPES]
         reason = f"unknown table types; the types are {', '.join(_TABLE_TYPES)}"
         types = [f"Configuration table.types={','.join(unknown)} has no effect: {reason}"] if unknown else []
-        return super().warnings_about_keys() + warnings_about_dialect(self) + types
+        return super().warnings_about_keys() + warnings_about_dialect(self) + types + self._warnings_about_schemas()
+
+    def _warnings_about_schemas(self) -> list[str]:
+        """Return a warning if the connector's own converter returns records without schemas."""
+        converter = self.originals.get("value.converter", "").rsplit(".", 1)[-1].removesuffix("Converter")
+        has_schemas = self.originals.get("value.converter.schemas.enable", "true").strip().lower() != "false"
+        if converter != "Json" or has_schemas:
+            return []
+        return [
+            "Configuration value.converter.schemas.enable=false: records have no schema, and the JDBC sink rejects "
+            f"them unless a transform adds a schema. {ways_to_a_schema('value')}"
+        ]

@@ -31,6 +31,7 @@ from headrace.data.struct import row_converter, struct_converter
 _NOT_AN_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields.'
     " If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."
+    " If the connector needs a schema, for example a JDBC sink, set schema.content to the schema of the data instead."
 )
 
 

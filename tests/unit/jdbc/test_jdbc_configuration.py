@@ -111,6 +111,15 @@ class TestKeysWithoutEffect:
         props = {"jdbc.credentials.provider.class": name}
         assert _errors(JdbcSourceConfig, SOURCE, props) == _errors(JdbcSinkConfig, SINK, props) == {}
 
+    @pytest.mark.parametrize("converter", ["JsonConverter", "Json", "org.apache.kafka.connect.json.JsonConverter"])
+    def test_jdbc_sink_warns_about_a_converter_that_returns_no_schemas(self, converter: str) -> None:
+        props = SINK | {"value.converter": converter, "value.converter.schemas.enable": "False"}
+        (warning,) = JdbcSinkConfig.parse(props).warnings_about_keys()
+        assert warning.startswith("Configuration value.converter.schemas.enable=false: records have no schema")
+        for schemas in ({}, {"value.converter.schemas.enable": "true"}):
+            props = SINK | {"value.converter": converter, **schemas}
+            assert JdbcSinkConfig.parse(props).warnings_about_keys() == []
+
     @pytest.mark.parametrize(
         ("props", "warning"),
         [

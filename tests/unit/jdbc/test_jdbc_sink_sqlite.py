@@ -395,14 +395,20 @@ class TestTables:
 
 
 class TestErrors:
-    def test_error_for_a_schemaless_value_recommends_schemas_enable(self, url: str) -> None:
+    def test_error_for_a_schemaless_value_or_key_says_how_to_configure_a_schema(self, url: str) -> None:
         schemaless = SinkRecord(topic="items", partition=3, offset=9, value={"id": 1}, timestamp=5)
         with pytest.raises(DataError) as error:
             put(url, [schemaless])
         assert "found record at (topic='items',partition=3,offset=9,timestamp=5) with a HashMap value" in str(
             error.value
         )
-        assert "schemas.enable=true" in str(error.value)
+        ways = (
+            '{0}.converter.schemas.enable=true, each {0} must be {{"schema": ..., "payload": ...}}, or {0}.converter.'
+        )
+        assert ways.format("value") + "schema.content" in str(error.value)
+        with pytest.raises(DataError) as error:
+            put(url, [record(0, {"id": 1, "name": None, "price": None}, key=1)], pk__mode="record_key")
+        assert ways.format("key") + "schema.content" in str(error.value)
 
     def test_tombstone_is_rejected_if_delete_enabled_is_false(self, url: str) -> None:
         with pytest.raises(

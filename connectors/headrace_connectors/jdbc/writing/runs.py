@@ -16,7 +16,7 @@ from headrace.data.batch import SinkBatch
 from headrace.data.schema import Schema, Type
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.tombstones import starts_with_tombstone
-from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig, ways_to_a_schema
 from headrace_connectors.jdbc.writing.fields import Column, ColumnPlanner
 
 
@@ -112,8 +112,8 @@ class RunBuilder:
         hint = ""
         if side == "value" and found == "null":
             hint = _tombstone_hint(self._mode)
-        if side == "value" and found == "HashMap":
-            hint = "; JSON needs the schema in each record: set value.converter.schemas.enable=true"
+        if schema is None and found != "null":
+            hint = f"; the {side} has no schema. {ways_to_a_schema(side)}"
         return DataError(
             f"Sink connector '{self._name}' is configured with 'delete.enabled={deletes}'"
             f" and 'pk.mode={self._mode}' and therefore {requirement}, but found record at "
