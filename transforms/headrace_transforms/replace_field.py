@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.api.config import Config, key
 from headrace.data.batch import Batch
@@ -28,6 +28,8 @@ _PURPOSE = "field replacement"
 
 class ReplaceFieldConfig(Config):
     """Configuration of ReplaceField."""
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {"blacklist": "exclude", "whitelist": "include"}  # as since Kafka 4.0
 
     exclude: list[str] = key(
         "exclude", default=[], validator=require_unique, doc="Fields to remove, even if include contains them."

@@ -119,6 +119,9 @@ class Config(BaseModel):
     passthrough_prefixes: ClassVar[tuple[str, ...]] = ()
     """Prefixes of further valid keys that are not fields of the model: read them with `originals_with_prefix`."""
 
+    renamed_keys: ClassVar[Mapping[str, str]] = {}
+    """New names of keys, by old names that are no longer accepted. Warnings about the old names name the new ones."""
+
     _originals: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
@@ -164,8 +167,8 @@ class Config(BaseModel):
 
     @classmethod
     def warnings(cls, props: Mapping[str, Any]) -> list[str]:
-        """Return one warning for each unknown key, with the most similar known key."""
-        return unknown_key_warnings(cls.unknown_keys(props), config_def(cls).keys)
+        """Return one warning for each unknown key, with its new name or the most similar known key."""
+        return unknown_key_warnings(cls.unknown_keys(props), config_def(cls).keys, cls.renamed_keys)
 
     @property
     def originals(self) -> dict[str, str]:

@@ -327,16 +327,21 @@ def _add_warnings(
 ) -> None:
     """Add a warning for each key that has no effect, and a recommendation for each unknown key.
 
-    An unknown key gets an entry in the result. The entry contains only the key's name and, if there is one, a
-    similar known key as the recommended value. Clients of Connect's API accept an entry without a definition. The
-    entry does not contain the configured value, because it may be a password under a misspelt key.
+    An unknown key gets an entry in the result. The entry contains only the key's name and, if there is one, its new
+    name or a similar known key as the recommended value. Clients of Connect's API accept an entry without a
+    definition. The entry does not contain the configured value, because it may be a password under a misspelt key.
     """
     known, prefixes = _known_keys(result, connector_class, sections, props)
     unknown = [name for name in props if name not in known and not name.startswith(prefixes)]
     unused = {
         name: key for name in unknown for key in CONVERTER_KEYS if name.startswith(f"{key}.") and not props.get(key)
     }
-    warnings = unknown_key_warnings([name for name in unknown if name not in unused], known)
+    renamed = {
+        section.prefix + old: section.prefix + new
+        for section in sections
+        for old, new in section.model.renamed_keys.items()
+    }
+    warnings = unknown_key_warnings([name for name in unknown if name not in unused], known, renamed)
     if issubclass(connector_class, SourceConnector):
         warnings += [f"{name}={props[name]} {reason}" for name, reason in _WITHOUT_EFFECT.items() if props.get(name)]
         if (topic := props.get("offsets.storage.topic")) and worker and "offset.storage.topic" not in worker:
@@ -350,7 +355,7 @@ def _add_warnings(
             f"set {key} in the connector's configuration too"
         )
     result.warnings += warnings
-    for name, similar in nearest_names(unknown, known).items():
+    for name, similar in nearest_names(unknown, known, renamed).items():
         guess = unused.get(name) or similar
         result.values.setdefault(name, ConfigValue(name)).recommended_values += [guess] if guess else []
 

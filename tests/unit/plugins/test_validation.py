@@ -154,6 +154,18 @@ def test_validation_reports_errors_in_the_configuration_of_transforms_and_predic
     assert result.definitions["transforms.A.field"].group == "Transforms: A"
 
 
+def test_warning_about_the_old_name_of_a_key_recommends_the_new_name() -> None:
+    result = validate(
+        ExampleSource, table="t", transforms="r", transforms__r__type="ReplaceField$Value",
+        transforms__r__blacklist="a", transforms__r__whitelist="b",
+    )  # fmt: skip
+    assert result.warnings == [
+        "Unknown configuration key transforms.r.blacklist is ignored; did you mean transforms.r.exclude?",
+        "Unknown configuration key transforms.r.whitelist is ignored; did you mean transforms.r.include?",
+    ]
+    assert result.values["transforms.r.blacklist"].recommended_values == ["transforms.r.exclude"]
+
+
 def test_validation_reports_an_error_that_the_configure_method_of_a_transform_raises() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A",
