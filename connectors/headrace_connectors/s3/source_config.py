@@ -13,6 +13,7 @@ from headrace_connectors.s3.connection import S3ConnectionConfig
 _SOURCE, _COMPAT = "Source", "Accepted for compatibility"
 _FORMATS = ("json", "bytearray", "parquet", "string")
 _LICENSE = "the connector needs no license"
+_FROM_NAMES = "the names of the objects determine which records have keys and headers, and in which format"
 _ANY_LAYOUT = "the connector finds objects in any directory layout"
 
 
@@ -61,6 +62,11 @@ class S3SourceConfig(S3ConnectionConfig):
         "locale": _ANY_LAYOUT,
         "timezone": _ANY_LAYOUT,
         "filename.regex": "topics.dir, directory.delim and file.delim define the object names",
+        "store.kafka.keys": _FROM_NAMES,
+        "store.kafka.headers": _FROM_NAMES,
+        "keys.format.class": _FROM_NAMES,
+        "headers.format.class": _FROM_NAMES,
+        "flush.size": "the source reads objects with any number of records",
         "task.batch.size": "each task reads its share of all objects, one after another",
         "schema.cache.size": "the connector caches no schemas",
         "confluent.license": _LICENSE,
@@ -185,6 +191,11 @@ class S3SourceConfig(S3ConnectionConfig):
     locale: str = key("locale", default="", doc="Has no effect.", group=_COMPAT)
     timezone: str = key("timezone", default="", doc="Has no effect.", group=_COMPAT)
     filename_regex: str = key("filename.regex", default="", doc="Has no effect: see file.delim.", group=_COMPAT)
+    store_kafka_keys: bool = key("store.kafka.keys", default=False, doc="Has no effect.", group=_COMPAT)
+    store_kafka_headers: bool = key("store.kafka.headers", default=False, doc="Has no effect.", group=_COMPAT)
+    keys_format_class: str = key("keys.format.class", default="", doc="Has no effect.", group=_COMPAT)
+    headers_format_class: str = key("headers.format.class", default="", doc="Has no effect.", group=_COMPAT)
+    flush_size: int = key("flush.size", default=-1, doc="Has no effect.", group=_COMPAT)
     schema_cache_size: int = key("schema.cache.size", default=50, doc="Has no effect.", group=_COMPAT)
     confluent_license: str = key("confluent.license", default="", doc="Has no effect.", group=_COMPAT)
     confluent_topic: str = key("confluent.topic", default="", doc="Has no effect.", group=_COMPAT)

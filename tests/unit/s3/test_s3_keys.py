@@ -95,6 +95,23 @@ def test_existing_objects_are_kept_only_with_a_schedule_and_without_keys_and_hea
     assert sink(**props).keeps_existing_objects == is_kept
 
 
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("store.kafka.keys", "true"),
+        ("store.kafka.headers", "true"),
+        ("keys.format.class", "io.confluent.connect.s3.format.json.JsonFormat"),
+        ("headers.format.class", "JsonFormat"),
+        ("flush.size", "1000"),
+    ],
+)
+def test_source_accepts_keys_from_the_configuration_of_a_sink_with_a_warning(key: str, text: str) -> None:
+    props = {"s3.bucket.name": "b", "format.class": "JsonFormat", key: text}
+    assert S3SourceConfig.unknown_keys(props) == []
+    (warning,) = S3SourceConfig.parse(props).warnings_about_keys()
+    assert warning.startswith(f"Configuration {key} has no effect: the ")
+
+
 def test_warning_says_that_keys_with_the_prefix_confluent_topic_have_no_effect() -> None:
     props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "confluent.topic.bootstrap.servers": "localhost:9092"}
     (warning,) = S3SourceConfig.parse(props).warnings_about_keys()
