@@ -69,7 +69,7 @@ def _problem_of(offset: Mapping[str, Any]) -> str:
         return f"timestamp must be in the years 1 to 9999, but is {offset['timestamp']}"
     if OFFSET_FIELD in offset and not _is_initial_load(offset[OFFSET_FIELD]):
         return (
-            f"{OFFSET_FIELD} must be the text FIRST:LAST:CHUNKS:STARTED_MS of an earlier offset, but is "
+            f"{OFFSET_FIELD} must be the text FIRST:LAST:CHUNKS:STARTED_MS:CREATED_MS of an earlier offset, but is "
             f"{offset[OFFSET_FIELD]!r}"
         )
     return ""

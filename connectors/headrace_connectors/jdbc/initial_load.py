@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headrace.api.task import OffsetReader
 from headrace_connectors.jdbc.names import unquoted
 
 OFFSET_FIELD = "initial_load"
@@ -20,29 +21,47 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class KeyRange(NamedTuple):
-    """The rows of a table whose incrementing column has a value from `first` to `last`, inclusive."""
+    """The rows of a table whose incrementing column has a value from `first` to `last`, inclusive.
+
+    `load` is the text of the initial load that contains the range. It is part of the range's source offsets.
+    """
 
     table: str
     first: int
     last: int
+    load: str
 
     @property
     def partition(self) -> dict[str, str]:
         """The source partition of this range."""
         return {"protocol": "1", "table": unquoted(self.table), "range": f"{self.first}..{self.last}"}
 
+    def own_offset(self, offset: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the stored offset of this range, or None if an earlier initial load has stored it.
+
+        A user may have stored an offset without an initial load. It is an offset of this initial load.
+        """
+        return offset if offset and offset.get(OFFSET_FIELD, self.load) == self.load else None
+
     def is_read(self, offset: Mapping[str, Any] | None) -> bool:
-        """Whether the stored offset is at the end of the range."""
-        return offset is not None and int(offset.get("incrementing", self.first - 1)) >= self.last
+        """Whether the stored offset is at the end of the range, in the initial load of this range."""
+        own = self.own_offset(offset)
+        return own is not None and int(own.get("incrementing", self.first - 1)) >= self.last
 
 
 class InitialLoad(NamedTuple):
-    """The split of a table's first read into ranges: smallest and largest id, number of ranges, and start time."""
+    """The split of a table's first read into ranges: smallest and largest id, number of ranges, and start time.
+
+    `started_ms` is a time of the database, rounded to the precision of the timestamp column. `created_ms` is the time
+    of the worker at which the connector split the table. It is different for each initial load of a table: after the
+    table's offset was reset, the offsets of an earlier initial load's ranges have no effect.
+    """
 
     first: int
     last: int
     chunks: int
     started_ms: int
+    created_ms: int = 0
 
     @property
     def started(self) -> dt.datetime:
@@ -56,10 +75,13 @@ class InitialLoad(NamedTuple):
         """Return ranges of nearly equal length that cover all ids from `first` to `last`."""
         count = self.last - self.first + 1
         bounds = [self.first + count * number // self.chunks for number in range(self.chunks + 1)]
-        return [KeyRange(table, bounds[n], bounds[n + 1] - 1) for n in range(self.chunks) if bounds[n] < bounds[n + 1]]
+        load = self.to_offset()
+        return [
+            KeyRange(table, bounds[n], bounds[n + 1] - 1, load) for n in range(self.chunks) if bounds[n] < bounds[n + 1]
+        ]
 
     def to_offset(self) -> str:
-        """Return the initial load as text, for the table's source offset."""
+        """Return the initial load as text, for the source offsets of the table and of the ranges."""
         return ":".join(map(str, self))
 
     @classmethod
@@ -67,6 +89,12 @@ class InitialLoad(NamedTuple):
         """Return the initial load that a table's stored offset describes, or None if there is no initial load."""
         text = (offset or {}).get(OFFSET_FIELD)
         return cls(*map(int, str(text).split(":"))) if text else None
+
+
+def unread(ranges: Sequence[KeyRange], offsets: OffsetReader) -> list[KeyRange]:
+    """Return the ranges whose committed offsets are not at the end of the range."""
+    found = offsets.read_all([each.partition for each in ranges])
+    return [each for each, offset in zip(ranges, found, strict=True) if not each.is_read(offset)]
 
 
 def to_task_config(loads: Mapping[str, InitialLoad], ranges: Iterable[KeyRange]) -> str:

@@ -12,11 +12,11 @@ from headrace_connectors.jdbc.offset_columns import find_offset_columns
 from headrace_connectors.jdbc.types import microseconds
 
 
-def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> InitialLoad | None:
+def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect, created_ms: int) -> InitialLoad | None:
     """Return the initial load for a table without a stored offset, or None if the table is empty.
 
-    With `snapshot.horizon=true`, rows that running transactions have inserted are read after the initial load. Raises
-    the driver's exception.
+    `created_ms` is the current time of the worker. With `snapshot.horizon=true`, rows that running transactions have
+    inserted are read after the initial load. Raises the driver's exception.
     """
     columns = dialect.table_columns(table)
     found = find_offset_columns(config, table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
@@ -40,4 +40,4 @@ def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> I
     if smallest is None or largest is None or largest < smallest:
         return None
     started_ms = max(0, microseconds(started) // 1000)
-    return InitialLoad(int(smallest), int(largest), config.initial_load_chunks, started_ms)
+    return InitialLoad(int(smallest), int(largest), config.initial_load_chunks, started_ms, created_ms)

@@ -132,13 +132,14 @@ class TableReader:
         return self._batch(CheckedRows(converted) if statement.matches_schema else converted, statement.schema)
 
     def _batch(self, rows: Values, schema: Schema | None) -> SourceBatch:
-        load = self.source.load
+        source = self.source
+        load = source.load.to_offset() if source.load else source.key_range.load if source.key_range else ""
         return SourceBatch(
-            self.source.topic,
+            source.topic,
             rows,
             value_schema=schema,
-            source_partition=self.source.partition,
-            source_offset=self.offset.to_map() | ({OFFSET_FIELD: load.to_offset()} if load else {}),
+            source_partition=source.partition,
+            source_offset=self.offset.to_map() | ({OFFSET_FIELD: load} if load else {}),
         )
 
     def _complete_range(self) -> SourceBatch | None:

@@ -25,10 +25,10 @@ from headrace_connectors.jdbc.altered_offsets import validate_source_offset
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.initial_load import (
     InitialLoad,
-    KeyRange,
     distribute,
     from_task_config,
     to_task_config,
+    unread,
 )
 from headrace_connectors.jdbc.names import matches, table_of
 from headrace_connectors.jdbc.offsets import (
@@ -118,8 +118,10 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
     def _stored_offset(self, source: TableOrQuery) -> Mapping[str, Any] | None:
         if self._config.mode == "bulk":
             return None
+        if source.key_range is not None:
+            return source.key_range.own_offset(self.context.offsets.read(source.partition))
         partitions = [source.partition]
-        if source.table and source.key_range is None:
+        if source.table:
             partitions += legacy_partitions(source.table)
         return next((offset for offset in self.context.offsets.read_all(partitions) if offset), None)
 
@@ -245,7 +247,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
             return [dict(self._config.originals)]
         groups = group_tables(self._tables, max_tasks)
         loads = self._find_initial_loads() if self._config.uses_incrementing else {}
-        ranges = [each for table, load in loads.items() for each in self._unread(load.ranges(table))]
+        ranges = [each for table, load in loads.items() for each in unread(load.ranges(table), self.context.offsets)]
         if not loads:
             return [self._task_config(group) for group in groups]
         return [
@@ -274,13 +276,13 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
 
         if self._config.initial_load_chunks == 1:
             return None
+        created_ms = time.time_ns() // 1_000_000
         return _with_retries(
-            self._config, self._dialect, lambda: initial_load_of(table, self._config, self._dialect), self._wait
+            self._config,
+            self._dialect,
+            lambda: initial_load_of(table, self._config, self._dialect, created_ms),
+            self._wait,
         )
-
-    def _unread(self, ranges: Sequence[KeyRange]) -> list[KeyRange]:
-        offsets = self.context.offsets.read_all([each.partition for each in ranges])
-        return [each for each, offset in zip(ranges, offsets, strict=True) if not each.is_read(offset)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Validate the driver, the connection, and the query, tables and columns that the configuration names."""

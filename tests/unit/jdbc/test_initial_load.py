@@ -48,7 +48,7 @@ def test_key_ranges_of_an_initial_load_cover_every_key_exactly_once(first: int, 
 
 
 def test_key_ranges_of_an_initial_load_are_assigned_to_the_least_loaded_tasks() -> None:
-    ranges = [KeyRange("a", n, n) for n in range(4)]
+    ranges = [KeyRange("a", n, n, "") for n in range(4)]
     tasks = distribute([["a", "b"], ["c"]], ranges, 3)
     assert [(tables, len(own)) for tables, own in tasks] == [(["a", "b"], 1), (["c"], 1), ([], 2)]
 
@@ -84,6 +84,25 @@ def test_interrupted_initial_load_is_completed_by_the_next_run_even_with_another
     database.execute("INSERT INTO orders VALUES (1001, 1000)")
     found += rows(read_all({**props, "initial.load.chunks": chunks}, offsets, 3))
     assert sorted(row[0] for row in found) == list(range(1, 1002))
+
+
+@pytest.mark.parametrize("chunks", ["4", "1"])
+def test_table_whose_offset_was_reset_is_read_again_although_the_offsets_of_its_ranges_are_stored(
+    database: sqlite3.Connection, props: dict[str, str], chunks: str
+) -> None:
+    offsets = Offsets()
+    read_all(props, offsets, 3)
+    del offsets.committed[("protocol", "1"), ("table", "orders")]
+    found = rows(read_all({**props, "initial.load.chunks": chunks}, offsets, 3))
+    assert sorted(row[0] for row in found) == list(range(1, 1001))
+
+
+def test_task_that_is_restarted_during_a_new_initial_load_ignores_the_offsets_of_earlier_initial_loads() -> None:
+    earlier, current = InitialLoad(1, 10, 2, 5, created_ms=6), InitialLoad(1, 10, 2, 5, created_ms=7)
+    (each, _) = current.ranges("orders")
+    assert each.own_offset({"incrementing": 3, "initial_load": earlier.to_offset()}) is None
+    assert each.own_offset({"incrementing": 3, "initial_load": current.to_offset()})
+    assert each.own_offset({"incrementing": 3})  # an offset that a user has stored
 
 
 def test_rows_that_change_after_the_start_of_an_initial_load_are_read_again_in_timestamp_mode(
