@@ -291,7 +291,8 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
         default=1,
         at_least=1,
         doc="Number of ranges of the incrementing column into which the first read of a table is split. Tasks read "
-        "the ranges at the same time, so these records are not in the order of that column.",
+        "the ranges at the same time, so these records are not in the order of that column. With "
+        "mode=timestamp+incrementing, rows that changed meanwhile are read again after all ranges.",
         group=_MODE,
     )
     validate_non_null: bool = key(

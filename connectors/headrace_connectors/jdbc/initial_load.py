@@ -4,6 +4,10 @@
 source partition and offset, so that a restarted task continues in the middle of a range. The table's own offset starts
 after the last range. It also contains a description of the ranges, so that a restarted connector computes the same
 ranges.
+
+With mode=timestamp+incrementing, a row may change during the initial load. Its range may then contain the old version.
+The source therefore reads the table itself only when the offsets of all ranges are committed: the old version is then
+in the topic, and the new version follows.
 """
 
 from __future__ import annotations
@@ -79,6 +83,10 @@ class InitialLoad(NamedTuple):
         return [
             KeyRange(table, bounds[n], bounds[n + 1] - 1, load) for n in range(self.chunks) if bounds[n] < bounds[n + 1]
         ]
+
+    def is_complete(self, table: str, offsets: OffsetReader) -> bool:
+        """Whether the committed offsets of all ranges are at the end of the ranges."""
+        return not unread(self.ranges(table), offsets)
 
     def to_offset(self) -> str:
         """Return the initial load as text, for the source offsets of the table and of the ranges."""

@@ -75,6 +75,7 @@ class TableReader:
         offset: TimestampIncrementingOffset,
         *,
         commits_start: bool = False,
+        is_load_complete: Callable[[], bool] | None = None,
         report_skipped: Callable[[SourceRecord, Exception], None] | None = None,
     ) -> None:
         self.source = source
@@ -87,6 +88,7 @@ class TableReader:
         self._offset_columns: tuple[str, ...] | None = None  # the offset columns of the last statement, if any
         self._horizon = Horizon(dialect) if config.snapshot_horizon else None
         self._commits_start = commits_start
+        self._is_load_complete = is_load_complete  # None if the reader need not wait for an initial load
         self._report_skipped = report_skipped
         self.is_complete = False
         """Whether all rows of a key range have been read."""
@@ -99,9 +101,9 @@ class TableReader:
     def next_batch(self, connection: Connection) -> SourceBatch | None:
         """Return the next batch, or None if the running statement has no more rows.
 
-        Starts a statement if no statement is running. Raises UnavailableError if an earlier statement has read a table
-        or column that no longer exists. Also raises UnavailableError if the columns change each time that the reader
-        starts a statement.
+        Starts a statement if no statement is running. Returns None while `is_load_complete` returns False. Raises
+        UnavailableError if an earlier statement has read a table or column that no longer exists, or if the columns
+        change each time that the reader starts a statement.
         """
         try:
             return self._next_batch(connection)
@@ -120,6 +122,11 @@ class TableReader:
             # A restart computes the ranges of the initial load from this offset.
             self._commits_start = False
             return self._batch([], None)
+        if self._is_load_complete is not None:
+            if not self._is_load_complete():
+                return None
+            self._is_load_complete = None
+            logger.info("Reading %s: all ranges of the initial load are in the topic", self.source.name)
         if self._statement is None:
             self._statement = self._start_or_report_missing(connection)
         statement = self._statement

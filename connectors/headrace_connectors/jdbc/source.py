@@ -112,8 +112,20 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
             source,
             start,
             commits_start=is_new_load,
+            is_load_complete=self._completion_of_load(source),
             report_skipped=self.context.report_skipped if tolerates_errors(self.context) else None,
         )
+
+    def _completion_of_load(self, source: TableOrQuery) -> Callable[[], bool] | None:
+        """Return a function that tells whether the source may be read, because the initial load is complete.
+
+        Returns None if the source may be read at once. In mode=incrementing, a table may be read during the initial
+        load, because the table's reader and the ranges read different rows.
+        """
+        load = source.load
+        if load is None or not self._config.uses_timestamp:
+            return None
+        return lambda: load.is_complete(source.table, self.context.offsets)
 
     def _stored_offset(self, source: TableOrQuery) -> Mapping[str, Any] | None:
         if self._config.mode == "bulk":
