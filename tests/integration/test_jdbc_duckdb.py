@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from headrace.api.errors import ConfigError, ConnectError
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.data.schema import Type
 from support.jdbc import Offsets, read_all, rows
 
@@ -70,6 +70,17 @@ def test_column_types_of_a_query_are_derived_from_the_first_row_of_the_result(pa
     query = "SELECT id, note, price, id::BIGINT * 2 AS twice FROM \"or:ders\" WHERE note <> ':x' ORDER BY id"
     (batch,) = read_all({"connection.url": f"jdbc:duckdb:{path}", "mode": "bulk", "query": query, "topic.prefix": "q"})
     assert batch.values == [(1, "a:b", Decimal("1.5").quantize(Decimal(1).scaleb(-20)), 2)]
+
+
+def test_date_column_of_a_query_is_rejected_as_a_timestamp_column(path: Path) -> None:
+    props = {"connection.url": f"jdbc:duckdb:{path}", "mode": "timestamp", "topic.prefix": "q"}
+    props["query"] = 'SELECT * FROM (SELECT day, seen FROM "or:ders" ORDER BY id) AS q'
+    message = r"value day for configuration timestamp\.column\.name: query: the column's type is DATE, not a timestamp"
+    with pytest.raises(ConfigErrors, match=message):
+        read_all({**props, "timestamp.column.name": "day"})
+    assert len(rows(read_all({**props, "timestamp.column.name": "seen"}))) == 2
+    props["query"] = "SELECT * FROM (SELECT NULL::TIMESTAMP AS day) AS q"
+    assert read_all({**props, "timestamp.column.name": "day"}) == []  # the type is unknown
 
 
 @pytest.fixture(scope="module")

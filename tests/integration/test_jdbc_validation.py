@@ -128,6 +128,17 @@ def test_validation_reports_a_query_that_does_not_contain_the_incrementing_or_ti
     assert "query has no column changed" in _errors(props)["timestamp.column.name"][0]
 
 
+@pytest.mark.parametrize("expression", ["CURRENT_DATE", "id", "'2026-01-02'"])
+def test_validation_reports_a_timestamp_column_of_a_query_that_is_not_a_timestamp(
+    server: dict[str, str], expression: str
+) -> None:
+    props = {**server, "mode": "timestamp", "timestamp.column.name": "changed"}
+    props["query"] = f"SELECT * FROM (SELECT {expression} AS changed FROM t) AS q"
+    (message,) = _errors(props)["timestamp.column.name"]
+    assert message.startswith("Invalid value changed for configuration timestamp.column.name: query: the column's type")
+    assert message.endswith("not a timestamp")
+
+
 @pytest.mark.parametrize("clause", ["WHERE id > 5", "LIMIT 5"])
 def test_validation_reports_a_query_to_which_no_where_clause_can_be_appended(
     server: dict[str, str], clause: str

@@ -14,6 +14,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -170,14 +171,19 @@ class GenericDialect(Dialect):
         result = connection.execute(sqlalchemy.text(f"SELECT * FROM ({escaped}) headrace_query"))
         try:
             row = result.fetchone() or [None] * len(result.keys())
-            types = [_TYPES_OF_VALUES.get(type(value), _STRING) for value in row]
-            return [
-                self._query_column({"name": name, "type": type_})
-                for name, type_ in zip(result.keys(), types, strict=True)
-            ]
+            return [self._query_column_of_value(name, value) for name, value in zip(result.keys(), row, strict=True)]
         finally:
             result.close()
             connection.rollback()
+
+    def _query_column_of_value(self, name: str, value: Any) -> JdbcColumn:
+        """Return a column of a query whose first row has this value. If it is NULL, `declared` is empty."""
+        type_ = _TYPES_OF_VALUES.get(type(value), _STRING)
+        column = self._query_column({"name": name, "type": type_})
+        return replace(column, declared="") if value is None else column
+
+    def can_hold_timestamps(self, column: JdbcColumn) -> bool:
+        return column.is_timestamp or not column.declared  # the type of a query's column may be unknown
 
     def rows(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str

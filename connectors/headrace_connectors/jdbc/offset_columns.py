@@ -62,9 +62,9 @@ def find_offset_columns(
     """Return the incrementing and timestamp columns that `config` names.
 
     The incrementing column defaults to the table's only autoincrement column. `table` is the table's qualified name, or
-    empty for a custom query. Raises ConfigErrors with an error for each column that does not exist. For a table, also
-    raises an error for each column that has the wrong type, and, with `validate.non.null`, if the incrementing column
-    or all timestamp columns are nullable.
+    empty for a custom query. Raises ConfigErrors with an error for each column that does not exist, and for each
+    timestamp column that has the wrong type. For a table, also raises an error if the incrementing column has the wrong
+    type, and, with `validate.non.null`, if the incrementing column or all timestamp columns are nullable.
     """
     source = f"table {table}" if table else "query"
     errors: list[ConfigError] = []
@@ -85,7 +85,7 @@ def find_offset_columns(
     for name in names:
         try:
             column = _named(TIMESTAMP, source, columns, name)
-            if table and not can_hold_timestamps(column):
+            if not can_hold_timestamps(column):
                 raise ConfigError(
                     TIMESTAMP, column.name, f"{source}: the column's type is {column.declared}, not a timestamp"
                 )
