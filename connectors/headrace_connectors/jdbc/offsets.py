@@ -48,6 +48,15 @@ class TimestampIncrementingOffset:
             offset["timestamp_nanos"] = self.timestamp.microsecond * 1000
         return offset
 
+    def without_incrementing(self) -> TimestampIncrementingOffset:
+        """Return the offset from which mode=timestamp continues after mode=timestamp+incrementing.
+
+        This offset may be between rows with equal timestamps. The returned offset is before all of them.
+        """
+        if self.incrementing is None or self.timestamp is None:
+            return self
+        return TimestampIncrementingOffset(self.timestamp - dt.timedelta(microseconds=1))
+
     @classmethod
     def from_map(cls, offset: Mapping[str, Any] | None) -> TimestampIncrementingOffset:
         """Parse the map that Connect stores. None or an empty map means that no row has been read."""

@@ -102,6 +102,8 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
             start = TimestampIncrementingOffset.from_map(stored)
         except (ValueError, TypeError, OverflowError) as error:
             raise ConnectError(f"The stored offset {stored} of {source.name} is invalid: {error}") from error
+        if self._config.mode == "timestamp":
+            start = self._start_without_ids(source, stored, start)
         is_new_load = source.load is not None and stored is None
         if source.load is not None and is_new_load:
             started = source.load.started if self._config.uses_timestamp else None
@@ -115,6 +117,19 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
             is_load_complete=self._completion_of_load(source),
             report_skipped=self.context.report_skipped if tolerates_errors(self.context) else None,
         )
+
+    def _start_without_ids(
+        self, source: TableOrQuery, stored: Mapping[str, Any] | None, start: TimestampIncrementingOffset
+    ) -> TimestampIncrementingOffset:
+        """Return the start for mode=timestamp. The stored offset may be one of mode=timestamp+incrementing.
+
+        This mode does not read the ranges of an initial load. If some of them have not been read, read all rows.
+        """
+        load = InitialLoad.from_offset(stored)
+        if load is None or load.is_complete(source.table, self.context.offsets):
+            return start.without_incrementing()
+        logger.warning("Reading all rows of %s: mode=timestamp cannot continue its initial load", source.name)
+        return TimestampIncrementingOffset(None, start.incrementing)
 
     def _completion_of_load(self, source: TableOrQuery) -> Callable[[], bool] | None:
         """Return a function that tells whether the source may be read, because the initial load is complete.
