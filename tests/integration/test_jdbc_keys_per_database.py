@@ -168,7 +168,7 @@ def test_task_continues_after_the_source_offset_of_a_legacy_source_partition(eve
 
 
 def test_quote_sql_identifiers_never_rejects_names_that_need_quotes(events: Database) -> None:
-    props = {**events.props, **ID, "quote.sql.identifiers": "NEVER"}
+    props = {**events.props, **ID, "quote.sql.identifiers": "NEVER", "transforms": "topic"}
     assert ids(props) == [1, 2, 3]
     events.execute('CREATE TABLE "events WHERE id > 1 --" (id INTEGER PRIMARY KEY)')
     with pytest.raises(ConfigError, match=r"quote\.sql\.identifiers: table .*events WHERE id > 1 --"):
@@ -200,7 +200,7 @@ def test_hostile_names_of_tables_and_columns_are_read(database: Database) -> Non
         database.execute(f"INSERT INTO {quoted} VALUES ({number}, '2026-01-01 00:00:00')")
     for number, name in enumerate(names):
         columns = {"incrementing.column.name": name, "timestamp.column.name": f"{name} at"}
-        props = {**database.props, **columns, "mode": "timestamp+incrementing"}
+        props = {**database.props, **columns, "mode": "timestamp+incrementing", "transforms": "topic"}
         pattern = rf"(public[.])?\Q{name}\E"
         offsets = Offsets()
         (batch,) = read_all({**props, "table.include.list": pattern}, offsets)

@@ -16,7 +16,7 @@ from headrace_connectors.jdbc.connections import connection_error
 from headrace_connectors.jdbc.dialects import Connection, Dialect
 from headrace_connectors.jdbc.names import matches
 from headrace_connectors.jdbc.offset_columns import find_offset_columns
-from headrace_connectors.jdbc.tables import missing_table_message, names_of_types
+from headrace_connectors.jdbc.tables import missing_table_message, names_of_types, unsupported_reason
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def database_errors(
 def _table_errors(
     config: JdbcSourceConfig, dialect: Dialect, connection: Connection, now_s: Callable[[], float]
 ) -> Iterator[tuple[str, str]]:
-    """Yield an error for each table of table.whitelist that is missing or cannot be read."""
+    """Yield an error for each table of table.whitelist that is missing or cannot be read, or whose topic is invalid."""
     deadline_s = now_s() + TIME_LIMIT_S
     tables_of_all_types = dialect.tables()
     existing = names_of_types(tables_of_all_types, config.table_types)
@@ -62,6 +62,8 @@ def _table_errors(
         if not tables:
             yield "table.whitelist", missing_table_message(name, existing, tables_of_all_types)
         for table in tables:
+            if reason := unsupported_reason(table, config):
+                yield "table.whitelist", f"table {table} cannot be read: {reason}"
             yield from _column_errors(config, dialect, connection, table)
 
 

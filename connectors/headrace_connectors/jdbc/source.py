@@ -44,6 +44,7 @@ from headrace_connectors.jdbc.tables import (
     names_of_types,
     select_tables,
     some_names,
+    unsupported_reason,
 )
 from headrace_connectors.jdbc.unavailable import UnavailableError, UnavailableTables, backoff_s
 
@@ -377,11 +378,12 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
 
     def _select(self, existing: Sequence[str]) -> list[str]:
         selected = select_tables(self._config, existing, self._dialect.url.database)
-        for table in selected:
-            if "," in table and table not in self._unsupported_tables:
-                self._unsupported_tables.add(table)
-                logger.error("Table %s is not read: table names with commas are not supported", table)
-        return [table for table in selected if "," not in table]
+        reasons = {table: reason for table in selected if (reason := unsupported_reason(table, self._config))}
+        for table, reason in reasons.items():
+            if table not in self._unsupported_tables:
+                logger.error("Table %s is not read: %s", table, reason)
+        self._unsupported_tables |= reasons.keys()
+        return [table for table in selected if table not in reasons]
 
     def _monitor_tables(self) -> None:
         """Request new task configurations whenever the list of tables changes."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.names import java_pattern, matches, table_of, unquoted
+
+_TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,22 @@ def check_topics_unambiguous(tables: Sequence[str]) -> None:
                 "select one of them with table.whitelist or schema.pattern"
             )
         short[name] = table
+
+
+def unsupported_reason(table: str, config: JdbcSourceConfig) -> str | None:
+    """Return the reason why the connector cannot read `table`, or None if it can.
+
+    A transform may rename the table's topic. If the connector has transforms, any topic name is accepted.
+    """
+    if "," in table:
+        return "table names with commas are not supported"
+    topic = config.topic_prefix + table_of(table)
+    if _TOPIC.fullmatch(topic) or config.originals.get("transforms", "").strip():
+        return None
+    return (
+        f"its topic would be {topic!r}, but a topic name has 1 to 249 ASCII letters, digits, '.', '_' and '-'. Exclude "
+        "the table, read it with `query`, or rename the topic with a transform such as RegexRouter"
+    )
 
 
 def group_tables(tables: Sequence[str], max_tasks: int) -> list[list[str]]:

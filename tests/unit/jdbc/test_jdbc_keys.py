@@ -40,7 +40,7 @@ class TestQuoteSqlIdentifiers:
     @pytest.fixture
     def never(self, props: dict[str, str], database: sqlite3.Connection) -> dict[str, str]:
         database.executescript("CREATE TABLE vault (secret TEXT); INSERT INTO vault VALUES ('gold')")
-        return {**props, "quote.sql.identifiers": "never", "table.blacklist": "vault"}
+        return {**props, "quote.sql.identifiers": "never", "table.blacklist": "vault", "transforms": "topic"}
 
     def test_never_reads_names_that_need_no_quotes(self, never: dict[str, str], database: sqlite3.Connection) -> None:
         database.executescript('CREATE TABLE _größe$1 (id INTEGER PRIMARY KEY, "b$_2" TEXT)')
@@ -95,3 +95,14 @@ class TestQuoteSqlIdentifiers:
             read_all({**query, "query": 'SELECT * FROM (SELECT id AS "id > 0 OR 1" FROM orders)'})
         props = {**query, "query": "SELECT id, count(*) FROM orders", "mode": "bulk"}
         assert rows(read_all(props)) == [(1, 1)]
+
+
+def test_validation_reports_a_whitelisted_table_whose_topic_would_be_invalid(
+    props: dict[str, str], database: sqlite3.Connection
+) -> None:
+    database.executescript('CREATE TABLE "my table" (id INTEGER); CREATE TABLE orders (id INTEGER)')
+    props = {**props, "table.whitelist": "my table,orders"}
+    (message,) = validation_errors(props)["table.whitelist"]
+    assert "table my table cannot be read: its topic would be 'tmy table'" in message
+    assert validation_errors({**props, "transforms": "topic"}) == {}
+    assert validation_errors({**props, "table.whitelist": "orders"}) == {}

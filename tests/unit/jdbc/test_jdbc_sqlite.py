@@ -688,3 +688,20 @@ def test_table_with_a_comma_in_its_name_is_skipped_and_other_tables_are_read(
     database.execute('CREATE TABLE "a,b" (id INTEGER PRIMARY KEY)')
     assert rows(read_all(_props(database, mode="bulk"))) == [(1, "item-1")]
     assert "Table a,b is not read: table names with commas are not supported" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["my table", "größe", "x" * 249, "a/b"])
+def test_table_whose_topic_would_be_invalid_is_skipped_and_other_tables_are_read(
+    database: sqlite3.Connection, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    _orders(database, 1)
+    database.execute(f'CREATE TABLE "{name}" (id INTEGER PRIMARY KEY)')
+    database.execute(f'INSERT INTO "{name}" VALUES (7)')
+    props = _props(database, mode="bulk", topic_prefix="x-")
+    assert rows(read_all(props)) == [(1, "item-1")]
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    (message,) = [record.getMessage() for record in errors]
+    assert message.startswith(f"Table {name} is not read: its topic would be 'x-{name}', but a topic name has 1 to 249")
+    assert "RegexRouter" in message
+    # A transform may rename the topic.
+    assert sorted(row[0] for row in rows(read_all({**props, "transforms": "topic"}))) == [1, 7]
