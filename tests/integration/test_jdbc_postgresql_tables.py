@@ -302,7 +302,8 @@ def test_source_reads_only_tables_whose_types_are_in_table_types(database: Datab
     assert topics(props, table__types="TABLE, VIEW, MATERIALIZED VIEW") == ["orders", "recent", "totals"]
     (message,) = validation_errors({**props, "table.whitelist": "totals"})["table.whitelist"]
     assert message == (
-        "totals is a MATERIALIZED VIEW, which table.types does not contain: add MATERIALIZED VIEW to table.types"
+        "Invalid value totals for configuration table.whitelist: totals is a MATERIALIZED VIEW, which table.types does "
+        "not contain: add MATERIALIZED VIEW to table.types"
     )
 
 

@@ -432,4 +432,4 @@ def test_validation_connects_to_the_server_and_reports_each_connection_error_und
     ((key, (message,)),) = validation_errors(server.jdbc_url + "x", connection__user="postgres").items()
     assert (key, 'database "postgresx" does not exist' in message) == ("connection.url", True)
     ((key, (message,)),) = validation_errors("jdbc:postgresql://127.0.0.1:1/shop").items()
-    assert (key, "Cannot connect to postgresql://127.0.0.1:1/shop" in message) == ("connection.url", True)
+    assert (key, "cannot connect to postgresql://127.0.0.1:1/shop" in message) == ("connection.url", True)

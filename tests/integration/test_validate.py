@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 def test_validate_command_reports_an_error_if_the_database_is_unreachable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error line starts with the path of the configuration file and the configuration key `connection.url`."""
+    """The error line contains the path of the configuration file and the configuration key `connection.url`."""
     file = tmp_path / "j.properties"
     file.write_text(
         "name=j\nconnector.class=JdbcSource\nmode=bulk\ntable.whitelist=orders\ntopic.prefix=t-\n"
@@ -26,7 +26,8 @@ def test_validate_command_reports_an_error_if_the_database_is_unreachable(
     output = capsys.readouterr()
     lines = output.err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(f"{file}: connection.url: Cannot connect to postgresql://127.0.0.1:")
+    assert lines[0].startswith(f"{file}: Invalid value jdbc:postgresql://127.0.0.1:")
+    assert "for configuration connection.url: cannot connect to postgresql://127.0.0.1:" in lines[0]
     assert output.out == ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, cast
 
-from headrace.api.config import Config, Password, config_def
+from headrace.api.config import Config, ConfigType, Password, config_def
 from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc.url import JdbcUrl, parse, redact_passwords
 
@@ -58,8 +58,18 @@ def driver_properties(config: ConnectionConfig) -> dict[str, str]:
     return {name: value for name, value in given.items() if f"connection.{name}" not in known}
 
 
-def connection_error(url: JdbcUrl, config: ConnectionConfig, text: str, *, is_denied: bool) -> tuple[str, str]:
-    """Return the configuration key and the message for a failed connection.
+def invalid_value(config: ConnectionConfig, key: str, reason: str) -> ConfigError:
+    """Return an error about the configured value of `key`. The message contains no password."""
+    value: object = config.originals_with_prefix("").get(key)
+    if config_def(cast("Config", config).__class__).keys[key].type is ConfigType.PASSWORD:
+        value = "[hidden]"
+    elif key == "connection.url":
+        value = redact_passwords(config.connection_url)
+    return ConfigError(key, value, reason)
+
+
+def connection_error(url: JdbcUrl, config: ConnectionConfig, text: str, *, is_denied: bool) -> ConfigError:
+    """Return the error of the configuration key that causes a failed connection.
 
     `text` is the text of the driver's error. `is_denied` is true if the server rejected the user or the password.
     """
@@ -68,7 +78,7 @@ def connection_error(url: JdbcUrl, config: ConnectionConfig, text: str, *, is_de
         key = "connection.password"
     elif is_denied and config.connection_user:
         key = "connection.user"
-    return key, f"Cannot connect to {url.address}: {text}"
+    return invalid_value(config, key, f"cannot connect to {url.address}: {text}")
 
 
 class Credentials(NamedTuple):

@@ -7,26 +7,29 @@ validation runs only when a connector is created or updated. A connector that is
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.connections import connection_error
+from headrace_connectors.jdbc.connections import connection_error, invalid_value
 from headrace_connectors.jdbc.dialects import Connection, Dialect
 from headrace_connectors.jdbc.names import matches
-from headrace_connectors.jdbc.offset_columns import find_offset_columns
+from headrace_connectors.jdbc.offset_columns import OffsetColumns, find_offset_columns
+from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
+from headrace_connectors.jdbc.statements import select
 from headrace_connectors.jdbc.tables import missing_table_message, names_of_types, unsupported_reason
+from headrace_connectors.jdbc.types import JdbcColumn
 
 logger = logging.getLogger(__name__)
 
 TIME_LIMIT_S = 10.0
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def database_errors(
-    config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[], float]
-) -> Iterator[tuple[str, str]]:
-    """Yield (configuration key, message) for each error. Stops the validation of tables after `TIME_LIMIT_S`."""
+def database_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[], float]) -> Iterator[ConfigError]:
+    """Yield an error for each problem. Stops the validation of tables after `TIME_LIMIT_S`."""
     connection: Connection = None
     try:
         connection = dialect.connect()
@@ -44,7 +47,7 @@ def database_errors(
 
 def _table_errors(
     config: JdbcSourceConfig, dialect: Dialect, connection: Connection, now_s: Callable[[], float]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[ConfigError]:
     """Yield an error for each table of table.whitelist that is missing or cannot be read, or whose topic is invalid."""
     deadline_s = now_s() + TIME_LIMIT_S
     tables_of_all_types = dialect.tables()
@@ -60,74 +63,102 @@ def _table_errors(
             return
         tables = [table for table in existing if matches(name, table, database)]
         if not tables:
-            yield "table.whitelist", missing_table_message(name, existing, tables_of_all_types)
+            yield ConfigError("table.whitelist", name, missing_table_message(name, existing, tables_of_all_types))
         for table in tables:
             if reason := unsupported_reason(table, config):
-                yield "table.whitelist", f"table {table} cannot be read: {reason}"
-            yield from _column_errors(config, dialect, connection, table)
+                yield ConfigError("table.whitelist", name, f"table {table} cannot be read: {reason}")
+            yield from _column_errors(config, dialect, connection, name, table)
 
 
 def _column_errors(
-    config: JdbcSourceConfig, dialect: Dialect, connection: Connection, table: str
-) -> Iterator[tuple[str, str]]:
+    config: JdbcSourceConfig, dialect: Dialect, connection: Connection, name: str, table: str
+) -> Iterator[ConfigError]:
+    """Yield errors in the columns of `table`. `name` is the table's name in table.whitelist."""
+    found = OffsetColumns(None, ())
     try:
         columns = dialect.table_columns(table)
         if config.mode != "bulk":
-            find_offset_columns(config, table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
+            found = find_offset_columns(config, table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
     except ConfigErrors as errors:
-        yield from ((error.key, str(error)) for error in errors.errors)
+        yield from errors.errors
         return
     except ConfigError as error:  # the name of the table needs quotes
-        yield error.key, str(error)
+        yield error
         return
     except ConnectError as error:
-        yield "unsupported.columns", str(error)
+        yield invalid_value(config, "unsupported.columns", str(error))
         return
     try:
         if columns:
-            dialect.check_select(connection, columns, table)
+            _check_select(config, dialect, connection, columns, found, table)
     except ConfigError as error:  # the name of the table or of one of its columns needs quotes
-        yield error.key, str(error)
+        yield error
     except dialect.driver_error as error:
         if dialect.is_transient(error):
             raise
         dialect.end_transaction(connection)
-        yield "table.whitelist", f"table {table} cannot be read: {_text(dialect, error)}"
+        yield ConfigError("table.whitelist", name, f"table {table} cannot be read: {_text(dialect, error)}")
 
 
-def _query_errors(config: JdbcSourceConfig, dialect: Dialect, connection: Connection) -> Iterator[tuple[str, str]]:
+def _query_errors(config: JdbcSourceConfig, dialect: Dialect, connection: Connection) -> Iterator[ConfigError]:
     try:
-        columns = dialect.query_columns(connection, config.sql)
+        columns = dialect.query_columns(
+            connection, f"{config.sql} {config.query_suffix if config.mode == 'bulk' else ''}"
+        )
     except dialect.driver_error as error:
         if dialect.is_transient(error):
             raise
-        yield _query_error(config, dialect, error, "The database rejects the query")
+        yield _query_error(config, dialect, error, "the database rejects the query")
         return
     if config.mode == "bulk":
         return
     try:
         found = find_offset_columns(config, "", columns, can_hold_timestamps=dialect.can_hold_timestamps)
-        for name in found.names:
-            dialect.quote_column(name, "")
-        dialect.check_select(connection, columns, "")
+        _check_select(config, dialect, connection, columns, found, "")
     except ConfigErrors as errors:
-        yield from ((error.key, str(error)) for error in errors.errors)
+        yield from errors.errors
     except ConfigError as error:  # the name of an offset column needs quotes
-        yield error.key, str(error)
+        yield error
     except dialect.driver_error as error:
         if dialect.is_transient(error):
             raise
         problem = (
-            f"mode={config.mode} appends a WHERE clause, which the database rejects after this query; write the query "
-            "as SELECT * FROM (query) AS q"
+            f"mode={config.mode} appends WHERE and ORDER BY clauses, which the database rejects after this query; "
+            "write the query as SELECT * FROM (SELECT ...) AS q, where the inner SELECT returns each column name once"
         )
         yield _query_error(config, dialect, error, problem)
 
 
-def _query_error(config: JdbcSourceConfig, dialect: Dialect, error: Exception, problem: str) -> tuple[str, str]:
+def _check_select(
+    config: JdbcSourceConfig,
+    dialect: Dialect,
+    connection: Connection,
+    columns: Sequence[JdbcColumn],
+    found: OffsetColumns,
+    table: str,
+) -> None:
+    """Run the statement that a task runs after the first row, with a condition that selects no rows.
+
+    Raises ConfigError if a name needs quotes, and the driver's exception if the database rejects the statement.
+    """
+    statement = select(
+        dialect.select_sql(columns, table),
+        dialect.offset_expressions(found.incrementing, found.timestamps, table),
+        TimestampIncrementingOffset(_EPOCH, 0),
+        _EPOCH,
+        marker=dialect.parameter_marker,
+        suffix=dialect.escape_parameter_markers(config.query_suffix),
+        selects_rows=False,
+    )
+    dialect.rows(connection, statement, columns, table).cursor.close()
+    dialect.end_transaction(connection)
+
+
+def _query_error(config: JdbcSourceConfig, dialect: Dialect, error: Exception, problem: str) -> ConfigError:
     if config.query:
-        return "query", f"{problem}: {_text(dialect, error)}"
-    return "query.masked", f"{problem} ({type(error).__name__})"  # the database's message contains parts of the query
+        return invalid_value(config, "query", f"{problem}: {_text(dialect, error)}")
+    # The database's message contains parts of the query.
+    return invalid_value(config, "query.masked", f"{problem} ({type(error).__name__})")
 
 
 def _text(dialect: Dialect, error: Exception) -> str:

@@ -28,7 +28,7 @@ from headrace_connectors.common.time_zones import time_zone, to_utc
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import is_plain, qualified_name, split_name
-from headrace_connectors.jdbc.statements import Statement, TimestampExpression, coalesce
+from headrace_connectors.jdbc.statements import OffsetExpressions, Statement, TimestampExpression, coalesce
 from headrace_connectors.jdbc.tables import Table, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema, chain, from_instant
 from headrace_connectors.jdbc.url import JdbcUrl
@@ -277,11 +277,15 @@ class Dialect(ABC):
             return self.escape_parameter_markers(self.config.sql)
         return f"SELECT {self.select_list(columns, table)} FROM {self.quote_table(table)}"
 
-    def check_select(self, connection: Connection, columns: Sequence[JdbcColumn], table: str) -> None:
-        """Run `select_sql` with a WHERE clause that selects no rows. Raises the driver's exception."""
-        statement = Statement(f"{self.select_sql(columns, table)} WHERE 1=0", ())
-        self.rows(connection, statement, columns, table).cursor.close()
-        self.end_transaction(connection)
+    def offset_expressions(
+        self, incrementing: JdbcColumn | None, timestamps: Sequence[JdbcColumn], table: str
+    ) -> OffsetExpressions:
+        """Return the SQL expressions for the offset columns of `table`, or of the custom query if `table` is empty."""
+        return OffsetExpressions(
+            self.quote_column(incrementing.name, table) if incrementing else None,
+            self.timestamp_expression(timestamps, table) if timestamps else None,
+            incrementing_nullable=incrementing is not None and incrementing.nullable,
+        )
 
     def disable_fast_read(self, table: str) -> None:  # noqa: B027 - most dialects have no fast path
         """Read `table` without the fast path from now on. Call this after a FastReadError."""

@@ -32,7 +32,7 @@ from headrace_connectors.jdbc.names import table_of
 from headrace_connectors.jdbc.offset_columns import OffsetColumns, find_offset_columns
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.rows import Row, RowConverter
-from headrace_connectors.jdbc.statements import LastId, OffsetExpressions, select
+from headrace_connectors.jdbc.statements import LastId, select
 from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, to_integer
 from headrace_connectors.jdbc.unavailable import UnavailableError
 
@@ -225,12 +225,8 @@ class TableReader:
             if self._horizon is not None:
                 end = min(end, self._horizon.timestamp(connection))
             end = found.round_down(dialect.to_column_time(connection, end, timestamps))
-        timestamp = dialect.timestamp_expression(timestamps, source.table) if timestamps else None
-        offset_expressions = OffsetExpressions(
-            dialect.quote_column(incrementing.name, source.table) if incrementing else None,
-            timestamp,
-            incrementing_nullable=incrementing is not None and incrementing.nullable,
-        )
+        offset_expressions = dialect.offset_expressions(incrementing, timestamps, source.table)
+        timestamp = offset_expressions.timestamp
         statement = select(
             dialect.select_sql(columns, source.table),
             offset_expressions,

@@ -181,8 +181,8 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
             database.check_connection()
         except database.driver_error as error:
             text, is_denied = database.error_text(error), database.is_denied(error)
-            key, message = connection_error(database.url, config, text, is_denied=is_denied)
-            values[key].errors.append(message)
+            found = connection_error(database.url, config, text, is_denied=is_denied)
+            values[found.key].errors.append(str(found))
 
     def alter_offsets(self, config: JdbcSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the task stores no offsets in the database."""

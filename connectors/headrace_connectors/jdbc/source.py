@@ -328,8 +328,8 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
             values["snapshot.horizon"].errors.append("snapshot.horizon=true needs PostgreSQL, MySQL or MariaDB")
         from headrace_connectors.jdbc.database_validation import database_errors
 
-        for key, message in database_errors(config, self._dialect, time.monotonic):
-            values[key].errors.append(message)
+        for each in database_errors(config, self._dialect, time.monotonic):
+            values[each.key].errors.append(str(each))
 
     def alter_offsets(self, config: JdbcSourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Validate the source partitions and offsets that a user wants to store.

@@ -91,13 +91,17 @@ def select(
     marker: str,
     suffix: str = "",
     last_id: LastId | None = None,
+    selects_rows: bool = True,
 ) -> Statement:
     """Append clauses to `base`, a SELECT without WHERE, so that it returns only rows after `offset`.
 
     In timestamp modes, the rows must also have timestamps before `end`. With `last_id`, larger ids are excluded.
-    `marker` is the driver's parameter placeholder. `suffix` is appended at the end of the statement.
+    `marker` is the driver's parameter placeholder. `suffix` is appended at the end of the statement. If `selects_rows`
+    is false, the statement has an additional condition that is never true, so the database reads no rows.
     """
     conditions, parameters = _conditions(columns, offset, end, marker)
+    if not selects_rows:
+        conditions.insert(0, "1=0")
     if last_id is not None:
         conditions.append(f"{columns.incrementing} <= {marker}")
         parameters.append(last_id.value)

@@ -340,7 +340,8 @@ def test_validation_reports_a_missing_database_file_or_table(database: sqlite3.C
     good = _props(database, mode="incrementing", table_whitelist="orders")
     assert _errors(good) == {}
     (message,) = _errors({**good, "table.whitelist": "orders,ordrs"})["table.whitelist"]
-    assert message == "table ordrs does not exist in the database; did you mean orders?"
+    reason = "table ordrs does not exist in the database; did you mean orders?"
+    assert message == f"Invalid value ordrs for configuration table.whitelist: {reason}"
     (message,) = _errors({**good, "connection.url": f"jdbc:sqlite:{tmp_path}/no.db"})["connection.url"]
     assert "no.db does not exist" in message
     assert not (tmp_path / "no.db").exists()
@@ -394,7 +395,7 @@ def test_validation_reports_a_query_that_the_database_rejects(database: sqlite3.
     _orders(database, 1)
     props = _props(database, mode="bulk", topic_prefix="orders", query=query)
     (message,) = _errors(props)["query"]
-    assert message.startswith("The database rejects the query: ")
+    assert "for configuration query: the database rejects the query: " in message
 
 
 def test_validation_reports_a_file_that_is_not_a_database_as_an_error_of_connection_url(tmp_path: Path) -> None:
@@ -402,7 +403,7 @@ def test_validation_reports_a_file_that_is_not_a_database_as_an_error_of_connect
     file.write_text("no database\n" * 1000)
     for selection in ({}, {"table.whitelist": "t"}):
         (message,) = _errors({"connection.url": f"jdbc:sqlite:{file}", "mode": "bulk", **selection})["connection.url"]
-        assert message.startswith(f"Cannot connect to sqlite:///{file}: ")
+        assert f"for configuration connection.url: cannot connect to sqlite:///{file}: " in message
 
 
 def test_several_timestamp_columns_are_accepted_if_one_of_them_is_not_nullable(database: sqlite3.Connection) -> None:
@@ -425,7 +426,7 @@ def test_validation_of_a_slow_database_skips_the_remaining_tables_after_the_time
     config = JdbcSourceConfig.parse(_props(database, mode="incrementing", table_whitelist=",".join(names)))
     clock = iter([0.0, 4.0, 8.0, 12.0])
     found = database_errors(config, SqliteDialect(url.parse(config.connection_url), config), lambda: next(clock))
-    assert [message.split()[1] for _, message in found] == ["t0", "t1"]
+    assert [error.value for error in found] == ["t0", "t1"]
     assert "skipping the remaining 3 tables" in caplog.text
 
 
