@@ -2,10 +2,11 @@
 
 An unbuffered cursor streams the rows, so a table of any size needs memory for only one batch. The session's time zone
 is UTC, so TIMESTAMP values are exact. DATETIME values are read in the time zone `db.timezone`. Types are mapped as in
-Confluent's connector with MySQL's JDBC driver: TINYINT and BIT(1) to INT8, unsigned integers to the next larger type,
-YEAR to Date, and JSON, ENUM and SET to STRING. FLOAT columns of tables are selected as DOUBLE, because the server's
-text for a FLOAT has only six digits. `unmappable.values` applies to zero dates, and to TIME values that are negative or
-longer than a day. Reference: https://dev.mysql.com/doc/refman/8.4/en/data-types.html
+Confluent's connector with MySQL's JDBC driver: TINYINT and BIT(1) to INT8, unsigned integers to the next larger type
+(BIGINT UNSIGNED to INT64, which cannot represent all of its values), YEAR to Date, and JSON, ENUM and SET to STRING.
+FLOAT columns of tables are selected as DOUBLE, because the server's text for a FLOAT has only six digits.
+`unmappable.values` applies to zero dates, and to TIME values that are negative or longer than a day. Reference:
+https://dev.mysql.com/doc/refman/8.4/en/data-types.html
 """
 
 from __future__ import annotations
