@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol, cast
 
 from headrace.api.config import Config, ConfigType, Password, config_def
+from headrace.api.config_def import nearest
 from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc.url import JdbcUrl, parse, redact_passwords
 
@@ -14,6 +15,7 @@ CREDENTIALS_PROVIDER_DOC = (
     "and connection.password. A config provider can read them from a file."
 )
 _DEFAULT_CREDENTIALS_PROVIDER = "DefaultJdbcCredentialsProvider"
+_KEYS = ("connection.url", "connection.user", "connection.password", "connection.attempts", "connection.backoff.ms")
 _EXTRAS = {"sqlite": "jdbc", "postgresql": "jdbc-postgres", "mysql": "jdbc-mysql"}
 
 
@@ -56,6 +58,17 @@ def driver_properties(config: ConnectionConfig) -> dict[str, str]:
     known = config_def(cast("Config", config).__class__).keys
     given = config.originals_with_prefix("connection.")
     return {name: value for name, value in given.items() if f"connection.{name}" not in known}
+
+
+def ignored_property_warning(name: str, driver: str, properties: Iterable[str]) -> str:
+    """Return the warning for an unknown driver property. `properties` are the names of known properties.
+
+    The warning contains the most similar configuration key or property, if there is one.
+    """
+    known = {each: each for each in properties} | {key.removeprefix("connection."): key for key in _KEYS}
+    guess = nearest(name, known)
+    hint = f"; did you mean {known[guess]}?" if guess else ""
+    return f"Connection property {name} is ignored, because {driver} has no such option{hint}"
 
 
 def invalid_value(config: ConnectionConfig, key: str, reason: str) -> ConfigError:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.api.errors import ConfigError
+from headrace_connectors.jdbc.connections import ignored_property_warning
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,10 @@ _ZERO_DATES = {
     "CONVERTTONULL": "CONVERT_TO_NULL",
     "ROUND": "ROUND",
 }
+
+
+_NAMES = ("connectTimeout", "socketTimeout", "zeroDateTimeBehavior", "jdbcCompliantTruncation", "sslMode", "useSSL")
+"""Names of properties, for warnings about unknown properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def mysql_properties(properties: Mapping[str, str], *, is_mariadb: bool) -> Mysq
         elif _SECURITY.search(name):
             raise _unsupported(name)
         else:
-            logger.warning("Connection property %s is ignored, because PyMySQL has no such option", name)
+            logger.warning("%s", ignored_property_warning(name, "PyMySQL", _NAMES))
     arguments |= _ssl_arguments(security, is_mariadb)
     return MysqlProperties(arguments, zero_dates, is_strict)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import psycopg
 
 from headrace.api.errors import ConfigError
+from headrace_connectors.jdbc.connections import ignored_property_warning
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
         elif name.startswith("ssl") and name not in _HARMLESS:
             raise _error(f"{name} is not supported: set sslmode, and set sslrootcert, sslcert and sslkey to PEM files")
         else:
-            logger.warning("Connection property %s is ignored, because libpq has no such option", name)
+            logger.warning("%s", ignored_property_warning(name, "libpq", [*known, *_LIBPQ_NAMES]))
     _set_ssl_mode(options, properties)
     if schemas := properties.get("currentSchema"):
         search_path = "-csearch_path=" + _ESCAPED.sub(r"\\\1", schemas)

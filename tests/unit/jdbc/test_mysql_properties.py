@@ -106,3 +106,11 @@ def test_mysql_connection_properties_other_than_tls_settings_are_converted_or_ig
     assert caplog.text == ""
     convert(cachePrepStmts="true")
     assert "Connection property cachePrepStmts is ignored" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "known"), [("passwrd", "connection.password"), ("conectTimeout", "connectTimeout")])
+def test_warning_about_an_unknown_mysql_property_contains_the_most_similar_name(
+    caplog: pytest.LogCaptureFixture, name: str, known: str
+) -> None:
+    mysql_properties({name: "1"}, is_mariadb=False)
+    assert f"{name} is ignored, because PyMySQL has no such option; did you mean {known}?" in caplog.text

@@ -18,7 +18,23 @@ def test_jdbc_driver_properties_are_converted_to_libpq_options(caplog: pytest.Lo
         "keepalives": "1",
         "sslrootcert": "/ca",
     }
-    assert "Connection property prepareThreshold is ignored" in caplog.text
+    assert "Connection property prepareThreshold is ignored, because libpq has no such option\n" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("passwrd", "connection.password"),
+        ("attemps", "connection.attempts"),
+        ("aplication_name", "application_name"),
+        ("connectTimout", "connectTimeout"),
+    ],
+)
+def test_warning_about_an_unknown_postgresql_property_contains_the_most_similar_name(
+    caplog: pytest.LogCaptureFixture, name: str, known: str
+) -> None:
+    libpq_options({name: "1"})
+    assert f"{name} is ignored, because libpq has no such option; did you mean {known}?" in caplog.text
 
 
 @pytest.mark.parametrize(
