@@ -16,6 +16,7 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class _StoredObject:
     first_offset: int
+    count: int
     uncounted: int
     """The number of records in the object whose offsets are not known yet."""
     last_counted: int = -1
@@ -42,8 +43,10 @@ class StoredRecords:
         self._objects: dict[str, dict[int, _StoredObject]] = {}
 
     def add(self, directory: str, first_offset: int, count: int) -> None:
-        """Add an object: it contains the first `count` records of the directory from `first_offset` on."""
-        self._objects.setdefault(directory, {})[first_offset] = _StoredObject(first_offset, count)
+        """Add an object: it contains at least the first `count` records of the directory from `first_offset` on."""
+        objects = self._objects.setdefault(directory, {})
+        if first_offset not in objects or objects[first_offset].count < count:
+            objects[first_offset] = _StoredObject(first_offset, count, count)
 
     def missing(self, directory: str, offsets: Sequence[int], start: int, end: int) -> Sequence[tuple[int, int]]:
         """Return the ranges of indexes from `start` up to `end` whose records no object contains.

@@ -30,6 +30,13 @@ def test_object_contains_the_first_records_of_its_directory_from_its_first_offse
     assert missing(stored, "a", [5, 6, 9, 11]) == [11]
 
 
+def test_object_that_is_added_again_with_a_smaller_count_keeps_its_larger_count() -> None:
+    stored = StoredRecords()
+    stored.add("a", 0, 2)
+    stored.add("a", 0, 1)
+    assert missing(stored, "a", [0, 1, 2]) == [2]
+
+
 @given(st.data())
 def test_records_are_missing_if_no_object_contains_them_even_if_they_are_read_again(
     data: st.DataObject,
