@@ -88,7 +88,11 @@ def test_example_copies_rows_from_postgresql_to_sqlite(tmp_path: Path) -> None:
     with postgres.running() as server:
         shell = Shell(
             tmp_path,
-            {"psql -h localhost": f"psql -h 127.0.0.1 -p {server.port}", "localhost:5432": f"127.0.0.1:{server.port}"},
+            {
+                "sudo -u postgres psql": f"psql -h 127.0.0.1 -p {server.port} -U postgres",
+                "psql -h localhost": f"psql -h 127.0.0.1 -p {server.port}",
+                "localhost:5432": f"127.0.0.1:{server.port}",
+            },
         )
         shell.run(create_database)
         shell.run(create_table)

@@ -398,6 +398,7 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
             schema_pattern=self.schema_pattern,
             table_types=self.table_types,
             isolation_mode=self.transaction_isolation_mode,
+            numeric_mapping=self.numeric_mapping.upper(),
         )
         return found + warnings_about_dialect(self)
 

@@ -75,12 +75,22 @@ def errors_of_source(values: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 
 def warnings_about_values(
-    database: JdbcUrl, *, schema_pattern: str | None, table_types: Sequence[str], isolation_mode: str
+    database: JdbcUrl,
+    *,
+    schema_pattern: str | None,
+    table_types: Sequence[str],
+    isolation_mode: str,
+    numeric_mapping: str,
 ) -> Iterator[str]:
     """Yield a warning for each value that has no effect on the database in connection.url."""
     name = database.kind
     if schema_pattern and database.is_known and name == "sqlite":
         yield f"Configuration schema.pattern={schema_pattern} has no effect: {name} databases have no schemas"
+    if numeric_mapping != "NONE" and database.is_known and database.dialect == "mysql":
+        yield (
+            f"Configuration numeric.mapping={numeric_mapping.lower()} has no effect: in {name} databases, each NUMERIC "
+            "column is a DECIMAL column, which always becomes a Decimal"
+        )
     is_postgresql = database.is_known and name == "postgresql"
     supported = TABLE_TYPES if is_postgresql else ("TABLE", "VIEW")
     ignored = [kind.strip() for kind in table_types if kind.strip().upper() not in supported]

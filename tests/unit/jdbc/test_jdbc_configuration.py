@@ -137,6 +137,10 @@ class TestKeysWithoutEffect:
             ({"connection.url": "duckdb:///db", **SERIALIZABLE}, "isolation.mode=SERIALIZABLE has no effect"),
             ({"transaction.isolation.mode": "sql_server_snapshot"}, "mode=SQL_SERVER_SNAPSHOT has no effect"),
             ({"date.calendar.system": "legacy"}, "date.calendar.system has no effect"),
+            (
+                {"connection.url": "jdbc:mariadb://h/db", "numeric.mapping": "Best_Fit"},
+                "numeric.mapping=best_fit has no",
+            ),
         ],
     )
     def test_jdbc_source_warns_about_configs_without_effect(self, props: dict[str, str], warning: str) -> None:
@@ -149,7 +153,11 @@ class TestKeysWithoutEffect:
             {"schema.pattern": "shop", **SERIALIZABLE, "table.types": "VIEW,FOREIGN TABLE,PARTITIONED TABLE"},
             {"connection.url": "jdbc:mysql://h/db", "schema.pattern": "shop", **SERIALIZABLE},
             {"connection.url": "jdbc:duckdb:/db", "schema.pattern": "shop", "table.types": "table,View"},
-            {"connection.url": "jdbc:sqlite:/db", "transaction.isolation.mode": "default"},
+            {
+                "connection.url": "jdbc:sqlite:/db",
+                "transaction.isolation.mode": "default",
+                "numeric.mapping": "best_fit",
+            },
         ],
     )
     def test_jdbc_source_does_not_warn_about_values_that_have_an_effect(self, props: dict[str, str]) -> None:
