@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,8 +111,83 @@ def test_s3_sink_writes_the_same_objects_with_and_without_kills_of_the_worker(
         assert_every_record_once(reference, per_partition, format)
 
 
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(3, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param(20, marks=[pytest.mark.prove, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_s3_sink_with_a_rotation_schedule_stores_each_record_once_despite_kills_of_the_worker(
+    tmp_path: Path, kills: int
+) -> None:
+    """The sink uploads objects several times per second. It is killed before it commits offsets."""
+    seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
+    print(f"replay with HEADRACE_SEED={seed}")
+    moments = random.Random(seed)
+    by_schedule = {
+        "by-schedule": {
+            "flush.size": "1000000", "rotate.schedule.interval.ms": "200", "timezone": "UTC",
+            "topics.dir": "killed/by-schedule",
+        }
+    }  # fmt: skip
+    commits = {"offset_flush_interval_ms": "60000"}
+    existing = 0
+    with running_broker(tmp_path, group_min_session_timeout_ms="1000") as broker, s3.running() as store:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic("items", PARTITIONS, 1)])["items"].result(30)
+        producing = Producing(broker.address, JSON)
+        producing.start()
+        try:
+            for number in range(kills):
+                before = count_objects(store, "killed")
+                with_kills = worker_with(
+                    tmp_path / f"killed-{number}", broker.address, store, "killed", JSON, by_schedule, **commits
+                )
+                with_kills.launch()
+                await_objects(store, "killed", before + 1)
+                time.sleep(moments.uniform(0, 3.0))  # the random moment of the kill is the subject of the test
+                with_kills.kill_group()
+                existing += with_kills.log().count(" exists in ")
+        finally:
+            per_partition = producing.finish()
+
+        def stored() -> Counter[tuple[str, int]]:
+            return Counter(
+                (key.split("/")[3], number) for key, data in store.objects().items() for number in JSON.ids(data)
+            )
+
+        expected = Counter(
+            (f"partition={partition}", n) for partition in range(PARTITIONS) for n in range(per_partition)
+        )
+        with worker_with(tmp_path / "last", broker.address, store, "killed", JSON, by_schedule):
+            wait_for(lambda: stored() >= expected, "all records are stored", 120)
+        assert stored() == expected
+    assert existing >= kills - 1, "not every worker found an object that an earlier worker had stored"
+
+
 def worker(directory: Path, address: str, store: s3.S3Server, run: str, format: Format) -> Worker:
     """Return a worker with two sinks. Workers with the same `run` use the same consumer groups and directories."""
+    by_count = {"flush.size": str(FLUSH_SIZE), "topics.dir": f"{run}/by-count"}
+    by_time = {
+        "flush.size": "1000000", "rotate.interval.ms": str(HOUR_MS), "timestamp.extractor": "Record",
+        "partitioner.class": "io.confluent.connect.storage.partitioner.HourlyPartitioner", "timezone": "UTC",
+        "s3.compression.type": "gzip", "store.kafka.keys": "true", "topics.dir": f"{run}/by-time",
+        "keys.format.class": "io.confluent.connect.s3.format.json.JsonFormat",
+    }  # fmt: skip
+    return worker_with(directory, address, store, run, format, {"by-count": by_count, "by-time": by_time})
+
+
+def worker_with(
+    directory: Path,
+    address: str,
+    store: s3.S3Server,
+    run: str,
+    format: Format,
+    sinks: Mapping[str, Mapping[str, str]],
+    **settings: str,
+) -> Worker:
+    """Return a worker with these sinks and additional settings."""
     directory.mkdir()
     common = store.props() | {
         "connector.class": "io.confluent.connect.s3.S3SinkConnector",
@@ -121,19 +197,13 @@ def worker(directory: Path, address: str, store: s3.S3Server, run: str, format: 
         "consumer.override.max.poll.records": "37",
         **format.props,
     }
-    by_count = {"flush.size": str(FLUSH_SIZE), "topics.dir": f"{run}/by-count"}
-    by_time = {
-        "flush.size": "1000000", "rotate.interval.ms": str(HOUR_MS), "timestamp.extractor": "Record",
-        "partitioner.class": "io.confluent.connect.storage.partitioner.HourlyPartitioner", "timezone": "UTC",
-        "s3.compression.type": "gzip", "store.kafka.keys": "true", "topics.dir": f"{run}/by-time",
-        "keys.format.class": "io.confluent.connect.s3.format.json.JsonFormat",
-    }  # fmt: skip
     files = []
-    for name, more in (("by-count", by_count), ("by-time", by_time)):
+    for name, more in sinks.items():
         props = {"name": f"{run}-{name}", **common, **more}
         files.append(directory / f"{name}.properties")
         files[-1].write_text("".join(f"{key}={value}\n" for key, value in props.items()))
-    settings = {"bootstrap.servers": address, "offset.storage.file.filename": str(directory / "offsets")}
+    settings = {key.replace("_", "."): value for key, value in settings.items()}
+    settings |= {"bootstrap.servers": address, "offset.storage.file.filename": str(directory / "offsets")}
     return Worker(directory, settings, files)
 
 
