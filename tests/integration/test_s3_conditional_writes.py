@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from headrace.api.errors import ConnectError
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
 from headrace.data.records import SinkRecord
-from headrace.data.schema import BYTES_SCHEMA, INT32_SCHEMA, STRING_SCHEMA, struct
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT32_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    array,
+    map_of,
+    struct,
+)
 from headrace.data.struct import Struct
 from headrace.testing import run_sink
 from headrace_connectors.s3.sink import S3SinkConnector
@@ -138,7 +153,7 @@ def test_object_whose_response_was_lost_is_written_once(bucket: s3.S3Server, pro
 
 
 def test_multipart_upload_does_not_replace_an_existing_object_and_its_parts_are_removed(bucket: s3.S3Server) -> None:
-    put(bucket, rows(2), 2)
+    put(bucket, rows(2, text="x" * 2_000_000), 2)
     put(bucket, rows(10, text="x" * 2_000_000), 5, s3__part__size="5242880")
     assert [ids(data) for _, data in sorted(bucket.objects().items())] == [[0, 1], [2, 3, 4, 5, 6]]
     assert bucket.client().list_multipart_uploads(Bucket=s3.BUCKET).get("Uploads", []) == []
@@ -158,7 +173,7 @@ def test_without_permission_to_read_only_the_first_record_of_an_existing_object_
     proxy.add(S3Fault(lambda method, path: method == "GET" and path.endswith(".json"), 9, 403, "AccessDenied"))
     put(proxy.server, rows(6), 5)
     assert [ids(data) for _, data in sorted(bucket.objects().items())] == [[0, 1, 2], [1, 2, 3, 4, 5]]
-    assert "the records after its first record are written again" in caplog.text
+    assert "the records after the object's first record are written again" in caplog.text
 
 
 def test_values_that_can_contain_the_separator_are_not_counted(bucket: s3.S3Server) -> None:
@@ -178,6 +193,52 @@ def test_records_are_not_counted_if_the_clock_determines_their_directories(bucke
     put(bucket, rows(6), 5, **props)
     twice = {1, 2} if extractor == "Wallclock" else set()
     assert {number for number, count in counts(bucket).items() if count > 1} == twice
+
+
+ALL_TYPES = struct(
+    [
+        ("i8", INT8_SCHEMA), ("f32", FLOAT32_SCHEMA), ("f64", FLOAT64_SCHEMA), ("flag", BOOLEAN_SCHEMA),
+        ("bytes", BYTES_SCHEMA), ("price", decimal_schema(2)), ("day", DATE_SCHEMA), ("time", TIME_SCHEMA),
+        ("at", TIMESTAMP_SCHEMA), ("list", array(OPTIONAL_STRING_SCHEMA)), ("map", map_of(STRING_SCHEMA, INT32_SCHEMA)),
+        ("nested", struct([("a", OPTIONAL_STRING_SCHEMA)])),
+    ]
+)  # fmt: skip
+ALL_VALUES = {
+    "i8": -1, "f32": 0.1, "f64": float("nan"), "flag": True, "bytes": b"\x00\xff", "price": Decimal("1.10"),
+    "day": dt.date(2026, 1, 2), "time": dt.time(3, 4, 5, 6000), "at": dt.datetime(2026, 1, 2, 3, 4, 5, 6000, dt.UTC),
+    "list": ["a", None], "map": {"b": 2, "a": 1}, "nested": Struct(ALL_TYPES.field("nested").schema, {"a": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format_class", ["JsonFormat", "ParquetFormat"])
+def test_records_of_all_types_are_equal_to_those_of_the_existing_object(bucket: s3.S3Server, format_class: str) -> None:
+    records = [record(offset, Struct(ALL_TYPES, ALL_VALUES), ALL_TYPES) for offset in range(8)]
+    put(bucket, records[:3], 3, format__class=format_class)
+    run = put(bucket, records, 5, format__class=format_class)
+    assert len(bucket.objects()) == 2
+    assert run.committed == {("items", 0): 8}
+
+
+@pytest.mark.parametrize("format_class", ["JsonFormat", "ParquetFormat", "ByteArrayFormat"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_records_of_a_topic_that_was_created_again_are_not_taken_for_those_of_an_existing_object(
+    bucket: s3.S3Server, format_class: str, compression: str
+) -> None:
+    def of_topic(number: int) -> list[SinkRecord]:
+        if format_class == "ByteArrayFormat":
+            return [record(offset, b"%d-%d" % (number, offset), BYTES_SCHEMA) for offset in range(5)]
+        return [
+            row.replace(value=Struct(ROW, {"id": row.offset, "group": "g", "text": str(number)})) for row in rows(5)
+        ]
+
+    put(bucket, of_topic(1), 3, format__class=format_class, s3__compression__type=compression)
+    before = bucket.objects()
+    with pytest.raises(ConnectError, match=r"\+0000000000\..* exists, but its record number 1 differs"):
+        put(bucket, of_topic(2), 5, format__class=format_class, s3__compression__type=compression)
+    assert bucket.objects() == before
+    options = {"format__class": format_class, "s3__compression__type": compression}
+    put(bucket, of_topic(2), 5, enable__conditional__writes="false", **options)
+    assert bucket.objects() != before
 
 
 def test_existing_object_that_cannot_be_read_fails_the_task_with_advice(bucket: s3.S3Server) -> None:

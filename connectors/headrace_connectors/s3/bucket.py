@@ -67,15 +67,7 @@ class UploadLostError(Exception):
 
 
 class ObjectExistsError(Exception):
-    """An object was not written, because an object with this key exists.
-
-    `records` is the number of records that the existing object contains for certain, beginning with the record whose
-    offset is part of the key. See `headrace_connectors.s3.uploads`.
-    """
-
-    def __init__(self, text: str, records: int = 1) -> None:
-        super().__init__(text)
-        self.records = records
+    """An object was not written, because an object with this key exists."""
 
 
 class MissingObjectError(Exception):

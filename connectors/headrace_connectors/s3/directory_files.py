@@ -9,8 +9,7 @@ from headrace_connectors.s3.files import Encoded
 from headrace_connectors.s3.formats import FileFormat
 
 if TYPE_CHECKING:
-    from headrace_connectors.s3.bucket import ObjectExistsError
-    from headrace_connectors.s3.uploads import ObjectUpload
+    from headrace_connectors.s3.uploads import ExistingObjectError, ObjectUpload
 
 
 class File(NamedTuple):
@@ -26,7 +25,7 @@ class DirectoryFiles:
     def __init__(self, files: Sequence[File]) -> None:
         self.files = files
         self.is_uploaded = False
-        self.existing: ObjectExistsError | None = None
+        self.existing: ExistingObjectError | None = None
         """The error of the upload if the object exists and must not be overwritten."""
         self._is_finished = False
 

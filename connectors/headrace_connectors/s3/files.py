@@ -146,7 +146,7 @@ class PartitionFiles:
         self._next_offset = records.offsets[-1] + 1
         errors: dict[int, Exception] = {}
         for directory, start, end in self._slices(records, directories, timestamps):
-            for first, last in self.stored.missing(directory, records.offsets, start, end):
+            for first, last in self.stored.missing(directory, records.offsets, records.sides[0][1], start, end):
                 errors |= self._append(directory, records, first, last, timestamps)
                 if errors and not self.skips_rejected:
                     return errors

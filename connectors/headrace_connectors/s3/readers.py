@@ -7,7 +7,6 @@ the object. A Parquet object is first copied to a temporary file, because Parque
 from __future__ import annotations
 
 import codecs
-import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -250,15 +249,6 @@ def reader_for(body: Body, key: str, form: Format, convert: Callable[[Any], Any]
         return ParquetReader(body, SpooledTemporaryFile(_MEMORY_MAX, prefix="headrace-s3-"), convert)
     schema, decode = _DECODERS[form.name]
     return LineReader(body, form, schema, decode, is_gzip=key.endswith(".gz"), convert=convert)
-
-
-def count_records(body: Body, key: str, form: Format) -> int:
-    """Return the number of records in the object with this key, whose content is `body`. Raises DataError."""
-    reader = reader_for(body, key, form)
-    try:
-        return reader.skip(sys.maxsize)
-    finally:
-        reader.close()
 
 
 def side_format_name(key: str) -> str:

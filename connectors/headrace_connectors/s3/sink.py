@@ -28,6 +28,7 @@ from headrace_connectors.common.tombstones import starts_with_tombstone
 from headrace_connectors.s3.bucket_check import check_bucket
 from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.directory_files import DirectoryFiles, File
+from headrace_connectors.s3.existing_objects import ExistingRecords
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
 from headrace_connectors.s3.formats import Encode, encoder_for, extension_of, format_for, header_items
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of, with_schema_name
@@ -343,11 +344,12 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
         If several uploads have failed, a fatal error takes precedence over a temporary error.
         """
-        from headrace_connectors.s3.bucket import ObjectExistsError, UploadLostError
+        from headrace_connectors.s3.bucket import UploadLostError
+        from headrace_connectors.s3.uploads import ExistingObjectError
 
         failed: dict[DirectoryFiles, BaseException] = {}
         for uploaded, error in self._uploads.take_results().items():
-            if isinstance(error, ObjectExistsError):
+            if isinstance(error, ExistingObjectError):
                 uploaded.existing = error
             elif error is not None:
                 failed[uploaded] = error
@@ -386,9 +388,13 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         """
         errors = []
         for found in files.completed[0].files:
-            existing = _directory_files(found).existing
-            files.stored.add(found.directory, found.first_offset, existing.records if existing else found.records)
-            errors += [existing] if existing else []
+            uploading = _directory_files(found)
+            if uploading.existing is None:
+                records = ExistingRecords(uploading.files[0].upload.key, found.records)
+            else:
+                records = uploading.existing.records
+                errors.append(uploading.existing)
+            files.stored.add(found.directory, found.first_offset, records)
         self._read_again(partition, files, errors[0])
 
     def _read_again(self, partition: TopicPartition, files: PartitionFiles, error: BaseException) -> None:

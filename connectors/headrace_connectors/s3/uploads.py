@@ -1,6 +1,6 @@
 """Uploads files to a bucket: small files with one request, large files in parts while they are still open.
 
-With enable.conditional.writes, an upload does not overwrite an existing object. It counts the object's records instead,
+With enable.conditional.writes, an upload does not overwrite an existing object. It reads the object's records instead,
 so that the task can write only the records that the object does not contain.
 """
 
@@ -22,7 +22,7 @@ from headrace_connectors.s3.bucket import (
     UploadLostError,
 )
 from headrace_connectors.s3.config import S3SinkConfig, format_name
-from headrace_connectors.s3.readers import count_records, object_format
+from headrace_connectors.s3.existing_objects import ExistingRecords, read_first_value, read_lines, read_rows
 from headrace_connectors.s3.spool import Spool, SpoolReader
 
 logger = logging.getLogger(__name__)
@@ -78,25 +78,30 @@ class SinkBucket(Bucket):
         except (ConnectError, TemporaryError, UploadLostError) as error:
             logger.warning("%s", error)
 
-    def count_records(self, key: str) -> int:
-        """Return how many records of its directory an existing object contains for certain: at least the first one.
+    def read_existing(self, key: str) -> ExistingRecords:
+        """Read the records of an existing object.
 
-        The number of records is not known if the object may not be read, if values of ByteArrayFormat can contain the
-        separator, or if the clock determines the directories, because other records may follow in the directory.
+        Only the first record is known if values can contain the separator (ByteArrayFormat), if the clock determines
+        the directories, because the same records may be in other directories when they are read again, or if records
+        may have been projected to the schema of the object.
         """
-        name = str(format_name(self._config.format_class))
-        if name == "bytearray" or self._config.directories_depend_on_clock:
-            return 1
+        config = self._config
+        name = format_name(config.format_class)
+        is_projected = config.schema_compatibility.upper() != "NONE"
+        limit = 1 if config.directories_depend_on_clock or is_projected else sys.maxsize
         try:
-            return count_records(self.open(key), key, object_format(name, b"\n", sys.maxsize))
+            if name == "bytearray":
+                return read_first_value(self.open(key), key)
+            read = read_rows if name == "parquet" else read_lines
+            return read(self.open(key), key, limit)
         except AccessDeniedError as error:
-            logger.warning("%s; the records after its first record are written again", error)
-            return 1
+            logger.warning("%s; the records after the object's first record are written again", error)
+            return ExistingRecords(key, 1)
         except MissingObjectError as error:
             raise UploadLostError(f"{error}; the object was deleted in the meantime") from error
         except DataError as error:
             raise ConnectError(
-                f"Cannot read the object {key} of {self.address}, which exists: {error}. Delete the object, or set "
+                f"The object {key} of {self.address} exists, but cannot be read: {error}. Delete the object, or set "
                 "enable.conditional.writes=false to overwrite it"
             ) from error
 
@@ -108,6 +113,16 @@ class SinkBucket(Bucket):
             digest.update(block)
         data.seek(0)
         return {"ContentMD5": base64.b64encode(digest.digest()).decode()}
+
+
+class ExistingObjectError(ObjectExistsError):
+    """An object was not written, because an object with this key exists and contains `records`."""
+
+    def __init__(self, bucket: Bucket, records: ExistingRecords) -> None:
+        super().__init__(
+            f"{records.key} exists in {bucket.address} and contains at least the first {records.count} records"
+        )
+        self.records = records
 
 
 def _object_attributes(config: S3SinkConfig) -> dict[str, Any]:
@@ -144,16 +159,14 @@ class ObjectUpload:
     def finish(self) -> None:
         """Upload the rest of the file, so that the object appears. After an error, call `finish` again.
 
-        Raises ObjectExistsError if the object exists and must not be overwritten.
+        Raises ExistingObjectError if the object exists and must not be overwritten.
         """
         if self._is_done:
             return
         try:
             self._finish()
         except ObjectExistsError as error:
-            records = self._bucket.count_records(self.key)
-            text = f"{self.key} exists in {self._bucket.address} with at least {records} of the records"
-            raise ObjectExistsError(text, records) from error
+            raise ExistingObjectError(self._bucket, self._bucket.read_existing(self.key)) from error
         self._is_done = True
         self.spool.close()
 
