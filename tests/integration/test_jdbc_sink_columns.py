@@ -201,7 +201,7 @@ def test_error_for_a_missing_value_names_the_column_that_the_record_does_not_con
     run = put(server.url, [record(0, {"id": 1}, struct([("id", INT32_SCHEMA)]))], errors__tolerance="all")
     [(_, error)] = run.reported
     column_type = "character varying(5)" if server.kind == "postgresql" else "varchar(5)"
-    assert str(error).endswith(f"(column name: type {column_type}, which the record does not contain)")
+    assert str(error).endswith(f"(column name: type {column_type}, missing from the record)")
 
 
 def test_error_for_a_rejected_value_has_the_present_type_of_the_column(server: Server) -> None:

@@ -235,7 +235,7 @@ UPSERT = {"insert__mode": "upsert", "pk__mode": "record_key"}
 
 def test_upsert_into_a_table_without_a_unique_constraint_is_rejected(url: str, database: Database) -> None:
     database.execute("CREATE TABLE items (id int, name text, price float8)")
-    problem = r'Table "items" has no primary key and no unique index on the columns of pk.fields \("id"\)'
+    problem = r'Table "items" has no primary key or unique index on the columns of pk.fields \("id"\)'
     for count in (1, MANY):
         with pytest.raises(ConnectError, match=problem):
             put(url, [item(number) for number in range(count)], errors__tolerance="all", **UPSERT)

@@ -303,13 +303,13 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
     truststore_type: str = key(
         "elastic.https.ssl.truststore.type",
         default="JKS",
-        doc="Not needed: the content of the file determines its type.",
+        doc="Has no effect: the content of the file determines its type.",
         group=_COMPAT,
     )
     keystore_type: str = key(
         "elastic.https.ssl.keystore.type",
         default="JKS",
-        doc="Not needed: the content of the file determines its type.",
+        doc="Has no effect: the content of the file determines its type.",
         group=_COMPAT,
     )
     proxy_host: str = key(

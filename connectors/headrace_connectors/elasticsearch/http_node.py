@@ -31,8 +31,8 @@ def node_config(proxy: Proxy | None, **options: Any) -> NodeConfig:
 class HttpNode(Urllib3HttpNode):
     """A server, to which requests are sent directly or through a proxy.
 
-    A node does not check the server's host name if its TLS context does not check it. urllib3 checks the name itself
-    in this case, unless `assert_hostname` is False.
+    If the TLS context does not check the server's host name, urllib3 checks it by default. The node disables this check
+    (`assert_hostname=False`), so that the context alone decides.
     """
 
     def __init__(self, config: NodeConfig) -> None:

@@ -102,7 +102,7 @@ def _fields(schema: Schema | None, value: Any, compact_maps: bool) -> Iterator[t
 def type_name(schema: Schema | None, value: Any) -> str:
     """Return the name of a value's Connect type, for messages."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return "an integer of more than 64 bits"
+        return "integer (more than 64 bits)"
     if schema is not None:
         return f"{schema.type.value} ({schema.name})" if schema.name else schema.type.value
     type_ = infer_type(value)

@@ -5,9 +5,9 @@ source partition and offset, so that a restarted task continues in the middle of
 after the last range. It also contains a description of the ranges, so that a restarted connector computes the same
 ranges.
 
-With mode=timestamp+incrementing, a row may change during the initial load. Its range may then contain the old version.
-The source therefore reads the table itself only when the offsets of all ranges are committed: the old version is then
-in the topic, and the new version follows.
+With mode=timestamp+incrementing, a row may change during the initial load. The records of its range may then contain
+the old version. The source therefore reads changed rows only after the offsets of all ranges are committed. At that
+time, the old version is in the topic, and the source writes the new version after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class KeyRange(NamedTuple):
     """The rows of a table whose incrementing column has a value from `first` to `last`, inclusive.
 
-    `load` is the text of the initial load that contains the range. It is part of the range's source offsets.
+    `load` is the initial load that contains the range, as text (`InitialLoad.to_offset`). It is part of the range's
+    source offsets.
     """
 
     table: str
@@ -41,9 +42,9 @@ class KeyRange(NamedTuple):
         return {"protocol": "1", "table": unquoted(self.table), "range": f"{self.first}..{self.last}"}
 
     def own_offset(self, offset: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the stored offset of this range, or None if an earlier initial load has stored it.
+        """Return `offset` if it belongs to this initial load, or None if an earlier initial load has stored it.
 
-        A user may have stored an offset without an initial load. It is an offset of this initial load.
+        An offset without `OFFSET_FIELD`, which a user has stored, belongs to this initial load.
         """
         return offset if offset and offset.get(OFFSET_FIELD, self.load) == self.load else None
 
@@ -56,9 +57,9 @@ class KeyRange(NamedTuple):
 class InitialLoad(NamedTuple):
     """The split of a table's first read into ranges: smallest and largest id, number of ranges, and start time.
 
-    `started_ms` is a time of the database, rounded to the precision of the timestamp column. `created_ms` is the time
-    of the worker at which the connector split the table. It is different for each initial load of a table: after the
-    table's offset was reset, the offsets of an earlier initial load's ranges have no effect.
+    `started_ms` is the start time by the database's clock, rounded to the precision of the timestamp column.
+    `created_ms` is the time by the worker's clock when the connector split the table. It identifies the initial load:
+    if the table's offset is reset and the table is split again, offsets of the earlier ranges are ignored.
     """
 
     first: int

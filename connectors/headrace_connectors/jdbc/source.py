@@ -122,14 +122,15 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
     def _start_without_ids(
         self, source: TableOrQuery, stored: Mapping[str, Any] | None, start: TimestampIncrementingOffset
     ) -> TimestampIncrementingOffset:
-        """Return the start for mode=timestamp. The stored offset may be one of mode=timestamp+incrementing.
+        """Return the start offset for mode=timestamp if mode=timestamp+incrementing may have stored the offset.
 
-        This mode does not read the ranges of an initial load. If some of them have not been read, read all rows.
+        mode=timestamp does not read the ranges of an initial load. If a range is not read completely, return an offset
+        before all rows.
         """
         load = InitialLoad.from_offset(stored)
         if load is None or load.is_complete(source.table, self.context.offsets):
             return start.without_incrementing()
-        logger.warning("Reading all rows of %s: mode=timestamp cannot continue its initial load", source.name)
+        logger.warning("Reading all rows of %s, because mode=timestamp cannot continue the initial load", source.name)
         return TimestampIncrementingOffset(None, start.incrementing)
 
     def _completion_of_load(self, source: TableOrQuery) -> Callable[[], bool] | None:

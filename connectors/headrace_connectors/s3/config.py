@@ -383,8 +383,8 @@ class S3SinkConfig(S3ConnectionConfig):
     conditional_writes: bool = key(
         "enable.conditional.writes",
         default=True,
-        doc="Whether the sink does not overwrite existing objects. It then writes only the records that an existing "
-        "object does not contain. Only with rotate.schedule.interval.ms and without files for keys and headers.",
+        doc="Do not overwrite existing objects, and write only the records that they do not contain. Has an effect "
+        "only with rotate.schedule.interval.ms and without files for keys and headers.",
         group=_FILES,
     )
     max_files_scan_limit: int = key(

@@ -71,7 +71,7 @@ class Encoded:
         return self.projector.is_compatible(file_schema)
 
     def part_for(self, schemas: Sequence[Schema | None], start: int, end: int) -> Encoded:
-        """Return a part as `part` does, with values of the first schema in `schemas`, which `fits` accepts.
+        """Return a part as `part` does, with values projected to `schemas[0]`. `fits(schemas)` must be true.
 
         Raises RecordErrors with the errors of rejected records. The indexes are relative to `start`.
         """
@@ -165,7 +165,7 @@ class PartitionFiles:
     def _append(
         self, directory: str, records: Encoded, start: int, end: int, timestamps: Sequence[int] | None
     ) -> dict[int, Exception]:
-        """Append the records from index `start` up to, but not including, `end`. Return the errors of the others."""
+        """Append the records from index `start` up to, but not including, `end`. Return the errors of rejected ones."""
         found = self.open.get(directory)
         try:
             part = records.part(start, end) if found is None else records.part_for(found.schemas, start, end)

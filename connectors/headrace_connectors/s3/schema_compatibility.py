@@ -32,7 +32,10 @@ class ValueProjector:
     """Encodes the values of a batch. Raises RecordErrors."""
 
     def is_compatible(self, schema: Schema) -> bool:
-        """Whether the values can be projected to `schema`. A missing version makes no schema incompatible."""
+        """Whether the values can be projected to `schema`.
+
+        Also returns True if the schema of the values has no version. `project` then rejects the values.
+        """
         return self.schema.version is None or self._projection(schema) is not None
 
     def project(self, schema: Schema, start: int, end: int) -> EncodedValues:

@@ -144,7 +144,8 @@ class S3SourceConfig(S3ConnectionConfig):
     folders: list[str] = key(
         "folders",
         default=[],
-        doc="Read only objects below these folders, which include topics.dir. Default: all objects below topics.dir. "
+        doc="Read only objects below these folders. A folder is a whole path in the bucket, for example topics/orders. "
+        "Default: all objects below topics.dir. "
         "Each object is read once, even if a folder is listed twice or is below another one.",
         group=_SOURCE,
     )

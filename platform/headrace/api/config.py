@@ -120,7 +120,7 @@ class Config(BaseModel):
     """Prefixes of further valid keys that are not fields of the model: read them with `originals_with_prefix`."""
 
     renamed_keys: ClassVar[Mapping[str, str]] = {}
-    """New names of keys, by old names that are no longer accepted. Warnings about the old names name the new ones."""
+    """Maps each old name that is no longer accepted to the new name, for the warning about the unknown key."""
 
     _originals: dict[str, str] = PrivateAttr(default_factory=dict)
 

@@ -108,7 +108,7 @@ class TestInsertModes:
 
     def test_upsert_needs_a_unique_index_on_the_columns_of_the_primary_key(self, url: str, database: Path) -> None:
         query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL, UNIQUE (id, name))")
-        problem = r'Table "items" has no primary key and no unique index on the columns of pk.fields \("id"\)'
+        problem = r'Table "items" has no primary key or unique index on the columns of pk.fields \("id"\)'
         with pytest.raises(ConnectError, match=problem):
             put(url, [item(1)], insert__mode="upsert", pk__mode="record_key", errors__tolerance="all")
         assert query(database, "SELECT count(*) FROM items") == [(0,)]
@@ -447,7 +447,7 @@ class TestErrors:
         query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL, note TEXT NOT NULL)")
         with pytest.raises(DataError) as error:
             put(url, [item(1)])
-        assert str(error.value).endswith("(column note: type TEXT, which the record does not contain)")
+        assert str(error.value).endswith("(column note: type TEXT, missing from the record)")
 
     def test_error_for_a_value_that_the_sink_cannot_convert_names_the_column_its_type_and_the_type_of_the_value(
         self, url: str, database: Path

@@ -179,8 +179,9 @@ class MysqlDatabase(Database):
     def upsert_sql(self, target: Target) -> str:
         """Return INSERT with ON DUPLICATE KEY UPDATE.
 
-        The server executes the update for a conflict in any unique index. If the table may have other unique indexes
-        than that of the primary key, the update therefore fails unless the existing row has the same primary key.
+        The server executes the update for a conflict in any unique index. If the table may have a unique index that is
+        not on the key columns, the update therefore contains an expression that fails if the existing row has another
+        key.
         """
         changes = [f"{name}=VALUES({name})" for name in target.others]
         key = target.keys[0]
@@ -192,9 +193,9 @@ class MysqlDatabase(Database):
         return f"{self.insert_sql(target)} ON DUPLICATE KEY UPDATE {', '.join(changes)}"
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Insert or update rows. Raises the driver's error for a row that conflicts with another primary key.
+        """Insert or update rows. Raises the driver's error for a row that conflicts with a row that has another key.
 
-        If there is only one row, the error contains the value and the name of the index.
+        A single row is inserted again without the update, so that the error contains the value and the index's name.
         """
         try:
             super().upsert(connection, target, values)

@@ -135,7 +135,7 @@ class TableCache:
 
 
 def _advice_about_dots(table: str) -> str:
-    """Return how to avoid that a part of the topic's name is read as schema, or "" if the table has no schema."""
+    """Return advice for topics whose names contain dots, or "" if the table's name contains no schema."""
     *schemas, _ = split_name(table)
     if not schemas:
         return ""

@@ -244,5 +244,5 @@ class Writer:
             if isinstance(cause, DataError) and str(cause).startswith(f"field {column.name}: "):
                 at_fault = name
         if at_fault is not None and at_fault not in descriptions:
-            return f"column {at_fault}: type {types.get(at_fault, 'unknown')}, which the record does not contain"
+            return f"column {at_fault}: type {types.get(at_fault, 'unknown')}, missing from the record"
         return descriptions.get(at_fault or "") or "; ".join(descriptions.values())

@@ -1,4 +1,4 @@
-"""The unique indexes of a table, and the error of an upsert into a table that has none for the primary key.
+"""The unique indexes of a table, and the error for an upsert if no unique index is on the key columns.
 
 This module has no I/O.
 """
@@ -37,7 +37,7 @@ def missing_constraint(table: str, keys: Iterable[str], reason: str = "") -> Con
     columns = ", ".join(keys)
     details = f": {reason}" if reason else ""
     return ConnectError(
-        f"Table {table} has no primary key and no unique index on the columns of pk.fields ({columns}), but "
+        f"Table {table} has no primary key or unique index on the columns of pk.fields ({columns}), but "
         f"insert.mode=upsert needs one{details}. Create a unique index on these columns, or set pk.fields to the "
         "columns of the table's primary key"
     )
