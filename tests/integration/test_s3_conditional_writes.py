@@ -176,15 +176,53 @@ def test_without_permission_to_read_only_the_first_record_of_an_existing_object_
     assert "the records after the object's first record are written again" in caplog.text
 
 
-def test_values_that_can_contain_the_separator_are_not_counted(bucket: s3.S3Server) -> None:
-    records = [record(offset, b"a\nb%d" % offset, BYTES_SCHEMA) for offset in range(6)]
+def test_values_that_contain_the_separator_are_stored_once(bucket: s3.S3Server) -> None:
+    records = [record(offset, b"a\nb%d" % offset, BYTES_SCHEMA) for offset in range(8)]
     put(bucket, records[:3], 3, format__class="ByteArrayFormat")
     put(bucket, records, 5, format__class="ByteArrayFormat")
     assert [data.count(b"a\n") for _, data in sorted(bucket.objects().items())] == [3, 5]
 
 
+def test_compacted_records_inside_an_existing_object_do_not_hide_later_records(bucket: s3.S3Server) -> None:
+    put(bucket, rows(10), 10)
+    put(bucket, [each for each in rows(16) if each.offset not in (0, 3, 5, 9)], 6)
+    assert counts(bucket) == Counter([*range(16), 1, 2, 4, 6, 7, 8])  # the first file has another first offset
+
+
+def test_compacted_records_after_the_first_one_of_an_existing_object_cause_no_duplicates(bucket: s3.S3Server) -> None:
+    put(bucket, rows(10), 10)
+    put(bucket, [each for each in rows(16) if each.offset not in (3, 5, 9)], 6)
+    assert counts(bucket) == Counter(range(16))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_no_offset_inside_an_existing_object_is_committed(bucket: s3.S3Server, groups: int) -> None:
+    directories = {"partitioner__class": "FieldPartitioner", "partition__field__name": "group"}
+    put(bucket, rows(100, groups=groups), 100, **directories)
+    run = put(bucket, rows(60, groups=groups), 30, **directories)
+    assert run.committed in ({}, {("items", 0): 0})
+    run = put(bucket, rows(160, groups=groups), 30, **directories)
+    assert run.committed == {("items", 0): 160}
+    assert counts(bucket) == Counter(range(160))
+
+
+def test_records_that_the_open_file_rejects_do_not_hide_later_records(bucket: s3.S3Server) -> None:
+    narrow = struct([("id", INT32_SCHEMA)])  # without a version
+    records = [
+        record(each.offset, Struct(narrow, {"id": each.offset}), narrow) if each.offset in (3, 5) else each
+        for each in rows(20)
+    ]
+    options = {"schema__compatibility": "BACKWARD", "errors__tolerance": "all"}
+    run = put(bucket, records[:12], 10, **options)
+    assert [reported.offset for reported, _ in run.reported] == [3, 5]
+    put(bucket, records, 8, **options)
+    assert counts(bucket) == Counter(number for number in range(20) if number not in (3, 5))
+
+
 @pytest.mark.parametrize("extractor", ["Wallclock", "Record"])
-def test_records_are_not_counted_if_the_clock_determines_their_directories(bucket: s3.S3Server, extractor: str) -> None:
+def test_records_after_the_first_one_are_written_again_if_the_clock_determines_directories(
+    bucket: s3.S3Server, extractor: str
+) -> None:
     props = {
         "partitioner__class": "TimeBasedPartitioner", "timestamp__extractor": extractor,
         "partition__duration__ms": "1000", "path__format": "'all'",
@@ -233,7 +271,7 @@ def test_records_of_a_topic_that_was_created_again_are_not_taken_for_those_of_an
 
     put(bucket, of_topic(1), 3, format__class=format_class, s3__compression__type=compression)
     before = bucket.objects()
-    with pytest.raises(ConnectError, match=r"\+0000000000\..* exists, but its record number 1 differs"):
+    with pytest.raises(ConnectError, match=r"\+0000000000\..* exists, but its record with offset 0 differs"):
         put(bucket, of_topic(2), 5, format__class=format_class, s3__compression__type=compression)
     assert bucket.objects() == before
     options = {"format__class": format_class, "s3__compression__type": compression}
@@ -241,9 +279,17 @@ def test_records_of_a_topic_that_was_created_again_are_not_taken_for_those_of_an
     assert bucket.objects() != before
 
 
-def test_existing_object_that_cannot_be_read_fails_the_task_with_advice(bucket: s3.S3Server) -> None:
-    key = FIRST.replace(".json", ".snappy.parquet")
-    bucket.client().put_object(Bucket=s3.BUCKET, Key=key, Body=b"damaged")
-    with pytest.raises(ConnectError, match=f"(?s){key.replace('+', '.')}.*enable.conditional.writes=false"):
-        put(bucket, rows(3), 3, format__class="ParquetFormat")
-    assert bucket.objects() == {key: b"damaged"}
+def test_only_the_first_record_of_an_object_that_another_program_wrote_is_not_written_again(
+    bucket: s3.S3Server,
+) -> None:
+    bucket.client().put_object(Bucket=s3.BUCKET, Key=FIRST, Body=b"{}\n")
+    put(bucket, rows(6), 5)
+    assert bucket.objects()[FIRST] == b"{}\n"
+    assert [ids(data) for key, data in bucket.objects().items() if key != FIRST] == [[1, 2, 3, 4, 5]]
+
+
+def test_large_file_is_uploaded_when_it_is_complete_so_that_its_object_has_metadata(bucket: s3.S3Server) -> None:
+    put(bucket, rows(6, text="x" * 2_000_000), 6, s3__part__size="5242880")
+    (key,) = bucket.objects()
+    metadata = bucket.client().head_object(Bucket=s3.BUCKET, Key=key)["Metadata"]
+    assert metadata["headrace-last-offset"] == "5"

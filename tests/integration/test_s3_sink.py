@@ -7,7 +7,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Context, Decimal
 from typing import Any, ClassVar
@@ -347,11 +347,11 @@ def test_uploads_are_retried_until_the_store_accepts_them(bucket: s3.S3Server, m
     attempts = []
     upload = SinkBucket.put
 
-    def refuse_twice(self: SinkBucket, key: str, data: SpoolReader) -> None:
+    def refuse_twice(self: SinkBucket, key: str, data: SpoolReader, metadata: Mapping[str, str]) -> None:
         attempts.append(key)
         if len(attempts) <= 2:
             raise TemporaryError("SlowDown: reduce your request rate")
-        upload(self, key, data)
+        upload(self, key, data, metadata)
 
     monkeypatch.setattr(SinkBucket, "put", refuse_twice)
     with running_task(bucket, retry__backoff__ms="1000") as (task, context):
@@ -373,9 +373,9 @@ def test_uploads_are_retried_until_the_store_accepts_them(bucket: s3.S3Server, m
 def test_upload_in_progress_does_not_delay_a_put(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     may_upload, upload = threading.Event(), SinkBucket.put
 
-    def upload_later(self: SinkBucket, key: str, data: SpoolReader) -> None:
+    def upload_later(self: SinkBucket, key: str, data: SpoolReader, metadata: Mapping[str, str]) -> None:
         assert may_upload.wait(30)
-        upload(self, key, data)
+        upload(self, key, data, metadata)
 
     monkeypatch.setattr(SinkBucket, "put", upload_later)
     with running_task(bucket) as (task, _):
@@ -392,9 +392,9 @@ def test_put_waits_for_the_upload_of_a_complete_file_if_the_next_file_of_the_par
     upload = SinkBucket.put
     uploaded = []
 
-    def upload_slowly(self: SinkBucket, key: str, data: SpoolReader) -> None:
+    def upload_slowly(self: SinkBucket, key: str, data: SpoolReader, metadata: Mapping[str, str]) -> None:
         time.sleep(0.05)  # longer than the put would need without waiting
-        upload(self, key, data)
+        upload(self, key, data, metadata)
         uploaded.append(key)
 
     monkeypatch.setattr(SinkBucket, "put", upload_slowly)
@@ -406,7 +406,7 @@ def test_put_waits_for_the_upload_of_a_complete_file_if_the_next_file_of_the_par
 def test_fatal_upload_error_prevents_the_commit_of_offsets_and_fails_the_next_put(
     bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: SinkBucket, key: str, data: SpoolReader) -> None:
+    def refuse(self: SinkBucket, key: str, data: SpoolReader, metadata: Mapping[str, str]) -> None:
         raise ConnectError("AccessDenied")
 
     monkeypatch.setattr(SinkBucket, "put", refuse)

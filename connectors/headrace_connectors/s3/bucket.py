@@ -158,6 +158,12 @@ class Bucket:
         response = self.request("get_object", f"read {key}", Key=key, **self.customer_key)
         return ObjectBody(response["Body"], f"Cannot read {key} in {self.address}")
 
+    def metadata(self, key: str) -> dict[str, str]:
+        """Return the user-defined metadata of an object. Raises MissingObjectError, ConnectError or TemporaryError."""
+        response = self.request("get_object", f"read the metadata of {key}", Key=key, **self.customer_key)
+        response["Body"].close()
+        return dict(response["Metadata"])
+
     def request(self, name: str, purpose: str, **arguments: Any) -> Any:
         """Call the boto3 method `name`. Error messages begin with "Cannot" and `purpose`, such as "list topics/"."""
         with _translated(f"Cannot {purpose} in {self.address}"):

@@ -98,7 +98,7 @@ class S3SinkConfig(S3ConnectionConfig):
         "s3.elastic.buffer.enable": "buffers always grow with the data; buffer.memory.bytes limits them",
         "s3.elastic.buffer.init.capacity": "buffers always grow with the data; buffer.memory.bytes limits them",
         "max.write.duration.ms": "a put writes only the records that it receives",
-        "max.files.scan.limit": "the sink counts the records of an existing object",
+        "max.files.scan.limit": "the metadata of an existing object contains its last offset",
         "locale": "names of months and days are English",
     }
 
@@ -390,7 +390,7 @@ class S3SinkConfig(S3ConnectionConfig):
     max_files_scan_limit: int = key(
         "max.files.scan.limit",
         default=100,
-        doc="Has no effect: the sink counts the records of an existing object.",
+        doc="Has no effect: the metadata of an existing object contains its last offset.",
         group=_COMPAT,
     )
 

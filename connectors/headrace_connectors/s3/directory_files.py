@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace_connectors.s3.files import Encoded
 from headrace_connectors.s3.formats import FileFormat
+from headrace_connectors.s3.stored_records import ObjectRange
 
 if TYPE_CHECKING:
     from headrace_connectors.s3.uploads import ExistingObjectError, ObjectUpload
@@ -47,14 +48,17 @@ class DirectoryFiles:
         for file in self.files:
             file.upload.upload_full_parts()
 
-    def finish(self) -> None:
-        """Complete and upload the files. After an error, call `finish` again."""
+    def finish(self, content: ObjectRange | None = None) -> None:
+        """Complete and upload the files. After an error, call `finish` again.
+
+        `content` is the range of the records if existing objects are kept. Raises ExistingObjectError in this case.
+        """
         if not self._is_finished:
             for file in self.files:
                 file.format.finish()
             self._is_finished = True
         for file in reversed(self.files):  # values last: a reader that sees them can also read their keys and headers
-            file.upload.finish()
+            file.upload.finish(content)
         self.is_uploaded = True
 
     def discard(self) -> None:

@@ -16,7 +16,7 @@ from headrace.api.errors import RecordErrors
 from headrace.data.schema import Schema
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.schema_compatibility import ValueProjector
-from headrace_connectors.s3.stored_records import StoredRecords
+from headrace_connectors.s3.stored_records import ObjectRange, StoredRecords, checksum
 
 
 class Encoded:
@@ -100,6 +100,15 @@ class OpenFiles:
     files: Files
     last_offset: int = 0
     records: int = 0
+    first_crc: int | None = None
+    """The checksum of the first record, if the sink keeps existing objects."""
+    last_item: Sequence[Any] | None = None
+    """The last encoded record, in a sequence of length 1, if the sink keeps existing objects."""
+
+    def range_of(self, key: str) -> ObjectRange:
+        """Return the range of the object with this key, which contains the records."""
+        last_crc = None if self.last_item is None else checksum(self.last_item)
+        return ObjectRange(key, self.first_offset, self.last_offset, self.first_crc, last_crc)
 
 
 @dataclass(slots=True)
@@ -130,6 +139,10 @@ class PartitionFiles:
     _first_timestamp: int | None = None
     _directory: str | None = None
     _next_rotation_ms: int | None = None
+    _keeps_existing: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._keeps_existing = self.config.keeps_existing_objects
 
     def add(
         self, records: Encoded, directories: str | Sequence[str], timestamps: Sequence[int] | None, now_ms: int
@@ -178,6 +191,11 @@ class PartitionFiles:
         if found is None:
             found = self._open(directory, part)
         found.files.append(part)
+        if self._keeps_existing:
+            items = records.sides[0][1]
+            if not found.records:
+                found.first_crc = checksum(items[start : start + 1])
+            found.last_item = items[end - 1 : end]
         found.last_offset = part.offsets[-1]
         found.records += len(part)
         self._count(start, len(part), timestamps)
@@ -264,9 +282,17 @@ class PartitionFiles:
         self._first_timestamp = None
 
     def first_offset(self) -> int | None:
-        """Return the offset of the first record that is not uploaded, or None if all records are uploaded."""
+        """Return the offset of the first record that is not uploaded, or None if all records are uploaded.
+
+        If the partition is read again inside an existing object, return an offset that is not after the object's first
+        offset. Otherwise, a restarted task would not find the object, and would write some of its records again.
+        """
         waiting = [each for completed in self.completed for each in completed.files]
-        return min((each.first_offset for each in [*waiting, *self.open.values()]), default=self._read_again_from)
+        offsets = [each.first_offset for each in [*waiting, *self.open.values()]]
+        around = None if self._next_offset is None else self.stored.first_offset_around(self._next_offset)
+        if around is not None:
+            offsets.append(around)
+        return min(offsets, default=self._read_again_from)
 
     def read_again(self) -> int | None:
         """Discard all files. Return the offset from which to read again, or None if all records are uploaded."""

@@ -13,27 +13,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
-from headrace.data.json_texts import JsonTexts
-from headrace.data.schema import Schema
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.common.tombstones import starts_with_tombstone
 from headrace_connectors.s3.bucket_check import check_bucket
 from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.directory_files import DirectoryFiles, File
-from headrace_connectors.s3.existing_objects import ExistingRecords
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
-from headrace_connectors.s3.formats import Encode, encoder_for, extension_of, format_for, header_items
+from headrace_connectors.s3.formats import extension_of, format_for
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of, with_schema_name
 from headrace_connectors.s3.schema_compatibility import projector_for
+from headrace_connectors.s3.sides import Side, encode_side, sides_of
 from headrace_connectors.s3.spool import MemoryLimit, Spool
+from headrace_connectors.s3.stored_records import ObjectRange
 from headrace_connectors.s3.upload_queue import UploadQueue
 
 logger = logging.getLogger(__name__)
@@ -43,17 +42,6 @@ _KEY_BYTES_MAX = 1024
 
 _Prepared = tuple[Encoded, str | list[str], Sequence[int] | None]
 """Encoded records, the directory of all records or of each record, and one timestamp per record if needed."""
-
-
-class _Side(NamedTuple):
-    """A kind of file in each directory: the files with the records' values, keys or headers."""
-
-    suffix: str
-    """The text before the extension in the names of these files."""
-    format_class: str
-    encode: Encode
-    read: Callable[[SinkBatch], tuple[Schema | None, Sequence[Any]]]
-    """Returns the schema and the values, keys or headers of a batch's records."""
 
 
 class S3SinkTask(SinkTask[S3SinkConfig]):
@@ -76,7 +64,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._partitioner = partitioner_for(config)
         self._timestamps = timestamps_of(config)
         self._limit = MemoryLimit(config.memory_limit)
-        self._sides = _sides(config)
+        self._sides = sides_of(config)
         self.accepts_json_texts = format_name(config.format_class) == "json"
         self._on_null = config.on_null_values.lower()
         self._skips_bad_records = tolerates_errors(self.context)
@@ -210,8 +198,8 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             directories = self._partitioner.directories(batch, timestamps)
             directories = with_schema_name(directories, batch.value_schema, self._config)
         self._check_keys(batch, directories, is_tombstone)
-        sides = [_encode(side, batch) for side in self._sides_of(is_tombstone)]
-        encode = partial(_encode, self._sides[0])
+        sides = [encode_side(side, batch) for side in self._sides_of(is_tombstone)]
+        encode = partial(encode_side, self._sides[0])
         projector = None if is_tombstone else projector_for(self._config.schema_compatibility, batch, encode)
         records = Encoded(batch.value_schema, batch.original_offsets, is_tombstone, sides, projector)
         return records, directories, timestamps
@@ -240,10 +228,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         if errors:
             raise RecordErrors(errors)
 
-    def _suffix(self, side: _Side) -> str:
+    def _suffix(self, side: Side) -> str:
         return side.suffix + extension_of(side.format_class, self._config)
 
-    def _sides_of(self, is_tombstone: bool) -> Sequence[_Side]:
+    def _sides_of(self, is_tombstone: bool) -> Sequence[Side]:
         return self._sides[1:] if is_tombstone else self._sides
 
     def _find_bad(self, batch: SinkBatch, now_ms: int, error: DataError) -> dict[int, Exception]:
@@ -274,10 +262,16 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
         return create
 
-    def _file(self, base: str, side: _Side) -> File:
+    def _file(self, base: str, side: Side) -> File:
         from headrace_connectors.s3.uploads import ObjectUpload
 
-        upload = ObjectUpload(self._bucket, base + self._suffix(side), Spool(self._limit), self._config.part_size)
+        upload = ObjectUpload(
+            self._bucket,
+            base + self._suffix(side),
+            Spool(self._limit),
+            self._config.part_size,
+            uploads_parts_early=not self._config.keeps_existing_objects,
+        )
         return File(upload, format_for(side.format_class, upload.spool, self._config))
 
     # -- uploading
@@ -333,11 +327,14 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             for found in files.completed[0].files if files.completed else ():
                 uploading = _directory_files(found)
                 if uploading not in self._uploads and not uploading.is_uploaded and uploading.existing is None:
-                    self._uploads.start(uploading, uploading.finish)
+                    self._uploads.start(uploading, partial(uploading.finish, self._content_of(found)))
             for found in files.open.values():
                 uploading = _directory_files(found)
                 if uploading not in self._uploads and uploading.has_full_part():
                     self._uploads.start(uploading, uploading.upload_full_parts)
+
+    def _content_of(self, found: OpenFiles) -> ObjectRange | None:
+        return _range_of(found) if self._config.keeps_existing_objects else None
 
     def _take_results(self) -> None:
         """Remove uploaded files from `PartitionFiles.completed`. Then, if any upload has failed, raise its error.
@@ -388,13 +385,9 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         """
         errors = []
         for found in files.completed[0].files:
-            uploading = _directory_files(found)
-            if uploading.existing is None:
-                records = ExistingRecords(uploading.files[0].upload.key, found.records)
-            else:
-                records = uploading.existing.records
-                errors.append(uploading.existing)
-            files.stored.add(found.directory, found.first_offset, records)
+            error = _directory_files(found).existing
+            files.stored.add(found.directory, _range_of(found) if error is None else error.content)
+            errors += [] if error is None else [error]
         self._read_again(partition, files, errors[0])
 
     def _read_again(self, partition: TopicPartition, files: PartitionFiles, error: BaseException) -> None:
@@ -416,6 +409,10 @@ def _directory_files(found: OpenFiles) -> DirectoryFiles:
     return found.files
 
 
+def _range_of(found: OpenFiles) -> ObjectRange:
+    return found.range_of(_directory_files(found).files[0].upload.key)
+
+
 def _has_ended(completed: Completed) -> bool:
     """Whether each file is uploaded, or is not uploaded because its object exists."""
     uploads = [_directory_files(found) for found in completed.files]
@@ -426,39 +423,6 @@ def _all_of(files: PartitionFiles) -> set[DirectoryFiles]:
     """Return the open and the complete files of a partition."""
     completed = [found for completed in files.completed for found in completed.files]
     return {_directory_files(found) for found in [*completed, *files.open.values()]}
-
-
-def _sides(config: S3SinkConfig) -> list[_Side]:
-    """Return the kinds of files in each directory: values first, then keys and headers if the sink stores them."""
-    found = [("", "value", config.format_class, _values)]
-    found += [(".keys", "key", config.keys_format_class, _keys)] if config.store_keys else []
-    found += [(".headers", "header", config.headers_format_class, _headers)] if config.store_headers else []
-    return [
-        _Side(suffix, name, encoder_for(name, config, f"{part}.converter"), read) for suffix, part, name, read in found
-    ]
-
-
-def _encode(side: _Side, batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
-    """Return (schema, encoded records). All records of a file must have this schema, unless it is None."""
-    texts = batch.compact
-    if side.read is _values and isinstance(texts, JsonTexts):
-        return None, texts.texts  # the task accepts texts only if its format is JSON
-    schema, items = side.read(batch)
-    encoded = side.encode(schema, items)
-    return schema if format_name(side.format_class) == "parquet" else None, encoded
-
-
-def _values(batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
-    return batch.value_schema, batch.values
-
-
-def _keys(batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
-    return batch.key_schema, batch.keys if batch.keys is not None else [None] * len(batch)
-
-
-def _headers(batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
-    headers = batch.headers if batch.headers is not None else [()] * len(batch)
-    return None, [header_items(each) for each in headers]
 
 
 def _split_nulls(batch: SinkBatch) -> Iterator[tuple[int, SinkBatch]]:

@@ -1,6 +1,6 @@
 """Uploads files to a bucket: small files with one request, large files in parts while they are still open.
 
-With enable.conditional.writes, an upload does not overwrite an existing object. It reads the object's records instead,
+With enable.conditional.writes, an upload does not overwrite an existing object. It reads the object's metadata instead,
 so that the task can write only the records that the object does not contain.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-import sys
+from collections.abc import Mapping
 from typing import Any
 
-from headrace.api.errors import ConnectError, DataError
+from headrace.api.errors import ConnectError
 from headrace_connectors.s3.bucket import (
     AccessDeniedError,
     Bucket,
@@ -21,9 +21,9 @@ from headrace_connectors.s3.bucket import (
     TemporaryError,
     UploadLostError,
 )
-from headrace_connectors.s3.config import S3SinkConfig, format_name
-from headrace_connectors.s3.existing_objects import ExistingRecords, read_first_value, read_lines, read_rows
+from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.spool import Spool, SpoolReader
+from headrace_connectors.s3.stored_records import ObjectRange
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ class SinkBucket(Bucket):
         self._attributes = _object_attributes(config) | self.customer_key
         self._conditions = {"IfNoneMatch": "*"} if config.keeps_existing_objects else {}
 
-    def put(self, key: str, data: SpoolReader) -> None:
+    def put(self, key: str, data: SpoolReader, metadata: Mapping[str, str]) -> None:
         """Upload a whole object."""
-        arguments = self._digest(data) | self._attributes | self._conditions
+        arguments = self._digest(data) | self._attributes | self._conditions | {"Metadata": metadata}
         self.request("put_object", f"write {key}", Key=key, Body=data, **arguments)
 
     def tag(self, key: str, tags: dict[str, str]) -> None:
@@ -54,9 +54,10 @@ class SinkBucket(Bucket):
                 raise
             logger.warning("%s; ignoring the error, because s3.object.behavior.on.tagging.error=ignore", error)
 
-    def begin_upload(self, key: str) -> str:
+    def begin_upload(self, key: str, metadata: Mapping[str, str]) -> str:
         """Begin a multipart upload, and return its id."""
-        response = self.request("create_multipart_upload", f"write {key}", Key=key, **self._attributes)
+        arguments = self._attributes | {"Metadata": metadata}
+        response = self.request("create_multipart_upload", f"write {key}", Key=key, **arguments)
         return str(response["UploadId"])
 
     def put_part(self, key: str, upload_id: str, number: int, data: SpoolReader) -> str:
@@ -78,32 +79,21 @@ class SinkBucket(Bucket):
         except (ConnectError, TemporaryError, UploadLostError) as error:
             logger.warning("%s", error)
 
-    def read_existing(self, key: str) -> ExistingRecords:
-        """Read the records of an existing object.
+    def read_range(self, key: str, first_offset: int) -> ObjectRange:
+        """Return which records an existing object contains.
 
-        Only the first record is known if values can contain the separator (ByteArrayFormat), if the clock determines
-        the directories, because the same records may be in other directories when they are read again, or if records
-        may have been projected to the schema of the object.
+        Only the first record is known if the metadata is missing or may not be read, or if the clock determines the
+        directories, because the same records may be in other directories when they are read again.
         """
-        config = self._config
-        name = format_name(config.format_class)
-        is_projected = config.schema_compatibility.upper() != "NONE"
-        limit = 1 if config.directories_depend_on_clock or is_projected else sys.maxsize
+        if self._config.directories_depend_on_clock:
+            return ObjectRange(key, first_offset, first_offset)
         try:
-            if name == "bytearray":
-                return read_first_value(self.open(key), key)
-            read = read_rows if name == "parquet" else read_lines
-            return read(self.open(key), key, limit)
+            return ObjectRange.from_metadata(key, first_offset, self.metadata(key))
         except AccessDeniedError as error:
             logger.warning("%s; the records after the object's first record are written again", error)
-            return ExistingRecords(key, 1)
+            return ObjectRange(key, first_offset, first_offset)
         except MissingObjectError as error:
             raise UploadLostError(f"{error}; the object was deleted in the meantime") from error
-        except DataError as error:
-            raise ConnectError(
-                f"The object {key} of {self.address} exists, but cannot be read: {error}. Delete the object, or set "
-                "enable.conditional.writes=false to overwrite it"
-            ) from error
 
     def _digest(self, data: SpoolReader) -> dict[str, str]:
         if not self._config.send_digest:
@@ -116,13 +106,12 @@ class SinkBucket(Bucket):
 
 
 class ExistingObjectError(ObjectExistsError):
-    """An object was not written, because an object with this key exists and contains `records`."""
+    """An object was not written, because an object with this key exists. `content` is the range of its records."""
 
-    def __init__(self, bucket: Bucket, records: ExistingRecords) -> None:
-        super().__init__(
-            f"{records.key} exists in {bucket.address} and contains at least the first {records.count} records"
-        )
-        self.records = records
+    def __init__(self, bucket: Bucket, content: ObjectRange) -> None:
+        records = f"the records of its directory from offset {content.first_offset} to {content.last_offset}"
+        super().__init__(f"{content.key} exists in {bucket.address} and contains {records}")
+        self.content = content
 
 
 def _object_attributes(config: S3SinkConfig) -> dict[str, Any]:
@@ -137,43 +126,57 @@ def _object_attributes(config: S3SinkConfig) -> dict[str, Any]:
 class ObjectUpload:
     """The upload of one object from a spool. A failed step can be repeated."""
 
-    def __init__(self, bucket: SinkBucket, key: str, spool: Spool, part_size: int) -> None:
+    def __init__(
+        self, bucket: SinkBucket, key: str, spool: Spool, part_size: int, *, uploads_parts_early: bool = True
+    ) -> None:
+        """Create the upload.
+
+        With `uploads_parts_early`, complete parts are uploaded while the file is open. Otherwise, the upload begins
+        when the file is complete, so that the object's metadata is known.
+        """
         self.key = key
         self.spool = spool
         self._bucket = bucket
         self._part_size = part_size
+        self._uploads_parts_early = uploads_parts_early
+        self._metadata: Mapping[str, str] = {}
         self._id: str | None = None
         self._tags: list[str] = []
         self._is_done = False
 
     @property
     def full_parts(self) -> int:
-        """The number of complete parts that are not uploaded."""
-        return self.spool.size // self._part_size
+        """The number of complete parts that can be uploaded while the file is open."""
+        return self.spool.size // self._part_size if self._uploads_parts_early else 0
 
     def upload_full_parts(self) -> None:
         """Upload the parts that are complete. The rest of the file is uploaded later."""
         while self.spool.size >= self._part_size:
             self._upload_part(self._part_size)
 
-    def finish(self) -> None:
+    def finish(self, content: ObjectRange | None = None) -> None:
         """Upload the rest of the file, so that the object appears. After an error, call `finish` again.
 
-        Raises ExistingObjectError if the object exists and must not be overwritten.
+        `content` is the range of the records if existing objects are kept. It becomes the object's metadata. In this
+        case, raises ExistingObjectError if the object exists.
         """
         if self._is_done:
             return
+        self._metadata = {} if content is None else content.to_metadata()
         try:
             self._finish()
         except ObjectExistsError as error:
-            raise ExistingObjectError(self._bucket, self._bucket.read_existing(self.key)) from error
+            if content is None:
+                raise
+            existing = self._bucket.read_range(self.key, content.first_offset)
+            raise ExistingObjectError(self._bucket, existing) from error
         self._is_done = True
         self.spool.close()
 
     def _finish(self) -> None:
         self.upload_full_parts()
         if self._id is None:
-            self._bucket.put(self.key, SpoolReader(self.spool, self.spool.size))
+            self._bucket.put(self.key, SpoolReader(self.spool, self.spool.size), self._metadata)
         else:
             if self.spool.size:
                 self._upload_part(self.spool.size)
@@ -187,7 +190,7 @@ class ObjectUpload:
 
     def _upload_part(self, size: int) -> None:
         if self._id is None:
-            self._id = self._bucket.begin_upload(self.key)
+            self._id = self._bucket.begin_upload(self.key, self._metadata)
         part = SpoolReader(self.spool, size)
         self._tags.append(self._bucket.put_part(self.key, self._id, len(self._tags) + 1, part))
         self.spool.remove(size)

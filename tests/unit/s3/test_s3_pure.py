@@ -189,7 +189,12 @@ class RecordedFiles:
 def add(files: PartitionFiles, first: int, directories: Any, timestamps: Any = None, schema: Any = None) -> None:
     count = len(timestamps) if timestamps is not None else len(directories)
     offsets = range(first, first + count)
-    files.add(Encoded(schema, offsets, False, [(schema, list(offsets))]), directories, timestamps, NOON)
+    files.add(
+        Encoded(schema, offsets, False, [(schema, [b"%d" % offset for offset in offsets])]),
+        directories,
+        timestamps,
+        NOON,
+    )
 
 
 def partition_files(**props: str) -> PartitionFiles:
