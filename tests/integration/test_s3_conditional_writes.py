@@ -293,3 +293,13 @@ def test_large_file_is_uploaded_when_it_is_complete_so_that_its_object_has_metad
     (key,) = bucket.objects()
     metadata = bucket.client().head_object(Bucket=s3.BUCKET, Key=key)["Metadata"]
     assert metadata["headrace-last-offset"] == "5"
+
+
+@pytest.mark.parametrize(("keeps", "advice"), [("true", "set enable.conditional.writes=false"), ("false", "")])
+def test_error_of_a_store_without_support_for_conditional_writes_names_the_configuration_key(
+    bucket: s3.S3Server, proxy: FaultyS3, keeps: str, advice: str
+) -> None:
+    proxy.add(S3Fault(lambda method, _: method == "PUT", 9, status=501, code="NotImplemented"))
+    with pytest.raises(ConnectError, match="NotImplemented") as caught:
+        put(proxy.server, rows(3), 3, enable__conditional__writes=keeps)
+    assert str(caught.value).endswith(advice) if advice else "enable.conditional" not in str(caught.value)

@@ -46,7 +46,7 @@ def _trusted(config: ElasticsearchSinkConfig) -> str | None:
         content = _read(_TRUSTSTORE, config.truststore)
         if _PEM in content:
             return content.decode("utf-8", "replace")
-        store = _open(_TRUSTSTORE, config.truststore, content, config.truststore_password, None)
+        store = _open(_TRUSTSTORE, config.truststore, content, config.truststore_password, None, with_key=False)
         if not store.trusted:
             raise StoreError(_TRUSTSTORE, f"{config.truststore} contains no trusted certificate")
         return "\n".join(store.trusted)
@@ -71,10 +71,16 @@ def _load_key(context: ssl.SSLContext, config: ElasticsearchSinkConfig, path: st
 
 
 def _open(
-    key: str, path: str, content: bytes, password: Password | None, key_password: Password | None
+    key: str,
+    path: str,
+    content: bytes,
+    password: Password | None,
+    key_password: Password | None,
+    *,
+    with_key: bool = True,
 ) -> key_stores.KeyStore:
     try:
-        return key_stores.read(content, _text(password), _text(key_password))
+        return key_stores.read(content, _text(password), _text(key_password), with_key=with_key)
     except key_stores.KeyStoreError as error:
         raise StoreError(key, f"{path}: {error}") from error
 

@@ -39,7 +39,6 @@ _FATAL = frozenset(
     {
         *("AccessDenied", "403", "404", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"),
         *("InvalidRequest", "InvalidArgument", "InvalidBucketName", "KeyTooLongError", "PermanentRedirect"),
-        "NotImplemented",
         *("AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken", "400", "301"),
     }
 )
@@ -56,6 +55,10 @@ class TemporaryError(Exception):
 
 class AccessDeniedError(ConnectError):
     """There are no credentials, the store rejects them, or they do not permit the request."""
+
+
+class NotImplementedByStoreError(ConnectError):
+    """The store does not support a request or one of its headers."""
 
 
 class ProxyError(ConnectError):
@@ -210,6 +213,8 @@ def _translated(failure: str) -> Iterator[None]:
             raise ObjectExistsError(text) from error
         if code == "NoSuchKey":
             raise MissingObjectError(text) from error
+        if code in ("NotImplemented", "501"):
+            raise NotImplementedByStoreError(text) from error
         if code in _DENIED:
             raise AccessDeniedError(text) from error
         if code in _FATAL:

@@ -17,6 +17,7 @@ from headrace_connectors.s3.bucket import (
     AccessDeniedError,
     Bucket,
     MissingObjectError,
+    NotImplementedByStoreError,
     ObjectExistsError,
     TemporaryError,
     UploadLostError,
@@ -170,6 +171,12 @@ class ObjectUpload:
                 raise
             existing = self._bucket.read_range(self.key, content.first_offset)
             raise ExistingObjectError(self._bucket, existing) from error
+        except NotImplementedByStoreError as error:
+            if content is None:
+                raise
+            raise ConnectError(
+                f"{error}. If the store does not support the header If-None-Match, set enable.conditional.writes=false"
+            ) from error
         self._is_done = True
         self.spool.close()
 

@@ -34,10 +34,13 @@ class KeyStore:
     trusted: tuple[str, ...]
 
 
-def read(content: bytes, password: str | None, key_password: str | None) -> KeyStore:
-    """Parse a key store. If it has several private keys, return the first one. Raises KeyStoreError."""
+def read(content: bytes, password: str | None, key_password: str | None, *, with_key: bool = True) -> KeyStore:
+    """Parse a key store. If it has several private keys, return the first one. Raises KeyStoreError.
+
+    With `with_key=False`, private keys in a JKS file are not decrypted, so `key_password` is not needed.
+    """
     if content.startswith(_JKS_MAGIC):
-        return _read_jks(content, password, key_password)
+        return _read_jks(content, password, key_password, with_key)
     return _read_pkcs12(content, password)
 
 
@@ -60,7 +63,7 @@ def _read_pkcs12(content: bytes, password: str | None) -> KeyStore:
     return KeyStore(key, own + others if own else (), own + others)
 
 
-def _read_jks(content: bytes, password: str | None, key_password: str | None) -> KeyStore:
+def _read_jks(content: bytes, password: str | None, key_password: str | None, with_key: bool) -> KeyStore:
     body, digest = content[:-_SHA1_SIZE], content[-_SHA1_SIZE:]
     if password is not None and not hmac.compare_digest(_sha1(_utf16(password), _JKS_SALT, body), digest):
         raise KeyStoreError("the key store is corrupt, or its password is wrong")
@@ -79,7 +82,7 @@ def _read_jks(content: bytes, password: str | None, key_password: str | None) ->
                 protected = reader.take(reader.number(">I"))
                 certificates = tuple(reader.certificate(version) for _ in range(reader.number(">I")))
                 trusted += certificates[:1]
-                if key is None:
+                if key is None and with_key:
                     key, chain = _pem_key(_decrypt_key(protected, key_password or "")), certificates
             elif tag == _TRUSTED_CERTIFICATE:
                 trusted.append(reader.certificate(version))

@@ -78,7 +78,7 @@ def _trusted(tls: Tls) -> list[str]:
     if _PEM in content:
         return _certificates(content.decode("utf-8", "replace"))
     password = tls.trusted_password if tls.trusted_path else tls.store_password
-    store = _open_store(path, content, password, tls.key_password)
+    store = _open_store(path, content, password, None, with_key=False)
     return list(store.trusted)
 
 
@@ -88,9 +88,11 @@ def _certificates(pem: str) -> list[str]:
     return [begin + part.partition(end)[0] + end for part in pem.split(begin)[1:]]
 
 
-def _open_store(path: str, content: bytes, password: str | None, key_password: str | None) -> key_stores.KeyStore:
+def _open_store(
+    path: str, content: bytes, password: str | None, key_password: str | None, *, with_key: bool = True
+) -> key_stores.KeyStore:
     try:
-        return key_stores.read(content, password, key_password)
+        return key_stores.read(content, password, key_password, with_key=with_key)
     except key_stores.KeyStoreError as error:
         raise ValueError(f"{path}: {error}") from None
 

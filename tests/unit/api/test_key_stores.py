@@ -57,6 +57,12 @@ def test_trusted_certificate_is_read_from_a_jks_trust_store() -> None:
     assert trusted.trusted == key_stores.read(JKS, "changeit", "secret2").chain
 
 
+def test_trusted_certificates_are_read_without_the_password_of_a_private_key_in_the_same_file() -> None:
+    store = key_stores.read(JKS, "changeit", None, with_key=False)
+    assert store.key is None
+    assert store.trusted == key_stores.read(JKS, "changeit", "secret2").trusted
+
+
 @pytest.mark.parametrize(
     ("content", "password", "key_password", "reason"),
     [
