@@ -29,6 +29,7 @@ from headrace_connectors.s3.stored_records import ObjectRange
 logger = logging.getLogger(__name__)
 
 _DIGEST_BLOCK_BYTES = 1 << 20
+_NO_METADATA: Mapping[str, str] = {}
 
 
 class SinkBucket(Bucket):
@@ -40,9 +41,9 @@ class SinkBucket(Bucket):
         self._attributes = _object_attributes(config) | self.customer_key
         self._conditions = {"IfNoneMatch": "*"} if config.keeps_existing_objects else {}
 
-    def put(self, key: str, data: SpoolReader, metadata: Mapping[str, str]) -> None:
+    def put(self, key: str, data: SpoolReader, metadata: Mapping[str, str] = _NO_METADATA) -> None:
         """Upload a whole object."""
-        arguments = self._digest(data) | self._attributes | self._conditions | {"Metadata": metadata}
+        arguments = self._digest(data) | self._attributes | self._conditions | _metadata_argument(metadata)
         self.request("put_object", f"write {key}", Key=key, Body=data, **arguments)
 
     def tag(self, key: str, tags: dict[str, str]) -> None:
@@ -55,9 +56,9 @@ class SinkBucket(Bucket):
                 raise
             logger.warning("%s; ignoring the error, because s3.object.behavior.on.tagging.error=ignore", error)
 
-    def begin_upload(self, key: str, metadata: Mapping[str, str]) -> str:
+    def begin_upload(self, key: str, metadata: Mapping[str, str] = _NO_METADATA) -> str:
         """Begin a multipart upload, and return its id."""
-        arguments = self._attributes | {"Metadata": metadata}
+        arguments = self._attributes | _metadata_argument(metadata)
         response = self.request("create_multipart_upload", f"write {key}", Key=key, **arguments)
         return str(response["UploadId"])
 
@@ -115,6 +116,10 @@ class ExistingObjectError(ObjectExistsError):
         self.content = content
 
 
+def _metadata_argument(metadata: Mapping[str, str]) -> dict[str, Any]:
+    return {"Metadata": dict(metadata)} if metadata else {}
+
+
 def _object_attributes(config: S3SinkConfig) -> dict[str, Any]:
     attributes = {
         "ACL": config.acl,
@@ -140,7 +145,7 @@ class ObjectUpload:
         self._bucket = bucket
         self._part_size = part_size
         self._uploads_parts_early = uploads_parts_early
-        self._metadata: Mapping[str, str] = {}
+        self._metadata = _NO_METADATA
         self._id: str | None = None
         self._tags: list[str] = []
         self._is_done = False
@@ -163,7 +168,7 @@ class ObjectUpload:
         """
         if self._is_done:
             return
-        self._metadata = {} if content is None else content.to_metadata()
+        self._metadata = _NO_METADATA if content is None else content.to_metadata()
         try:
             self._finish()
         except ObjectExistsError as error:
