@@ -162,7 +162,8 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
         case_insensitive=True,
         doc="How to map NUMERIC columns. none: to Decimal. precision_only: to integers if columns have at most 18 "
         "digits and no decimal places. best_fit: to integers or doubles if columns have at most 18 digits. "
-        "best_fit_eager_double: like best_fit, but to doubles for all columns with decimal places or no precision.",
+        "best_fit_eager_double: like best_fit, but to doubles for all columns with decimal places or no precision. "
+        "Has no effect on MySQL and MariaDB, where each such column is a DECIMAL column.",
         group=_DATABASE,
     )
     numeric_precision_mapping: bool = key(
