@@ -29,7 +29,8 @@ def tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
     As in Java, the content of a file determines its type: PEM, JKS or PKCS#12.
     """
     try:
-        context = ssl.create_default_context(cadata=_trusted(config))
+        file, text = _trusted(config)
+        context = ssl.create_default_context(cafile=file, cadata=text)
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Java, each certificate of the store is trusted
         if not config.identification:
             context.check_hostname = False
@@ -40,18 +41,19 @@ def tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
     return context
 
 
-def _trusted(config: ElasticsearchSinkConfig) -> str | None:
-    """Return the trusted certificates as PEM text, or None for the system's certificates."""
-    if config.truststore:
-        content = _read(_TRUSTSTORE, config.truststore)
-        if _PEM in content:
-            return content.decode("utf-8", "replace")
-        store = _open(_TRUSTSTORE, config.truststore, content, config.truststore_password, None, with_key=False)
-        if not store.trusted:
-            raise StoreError(_TRUSTSTORE, f"{config.truststore} contains no trusted certificate")
-        return "\n".join(store.trusted)
+def _trusted(config: ElasticsearchSinkConfig) -> tuple[str | None, str | None]:
+    """Return the path of a PEM file and PEM text with the trusted certificates. (None, None): those of the system."""
     pem = config.truststore_certificates
-    return None if pem is None else pem.value.replace("\\n", "\n")
+    text = None if pem is None else pem.value.replace("\\n", "\n")
+    if not config.truststore:
+        return None, text
+    content = _read(_TRUSTSTORE, config.truststore)
+    if _PEM in content:
+        return config.truststore, text  # a file, because text may contain only ASCII characters, even in comments
+    store = _open(_TRUSTSTORE, config.truststore, content, config.truststore_password, None, with_key=False)
+    if not store.trusted:
+        raise StoreError(_TRUSTSTORE, f"{config.truststore} contains no trusted certificate")
+    return None, "\n".join([*store.trusted, text or ""])
 
 
 def _load_key(context: ssl.SSLContext, config: ElasticsearchSinkConfig, path: str) -> None:
