@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli import key_reference
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 `support.raft_script` documents the file format.
 
-To accept changed traces, run `RAFT_SCRIPTS_REWRITE=1 pytest tests/unit/raft/test_scripts.py` and review the diff.
+To accept changed traces, run `RAFT_SCRIPTS_REWRITE=1 pytest tests/unit/broker/raft/test_scripts.py` and review the
+diff.
 """
 
 from __future__ import annotations

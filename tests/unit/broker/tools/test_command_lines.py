@@ -20,7 +20,7 @@ from headrace_broker.tools import configs, console_consumer, console_producer, c
 from headrace_broker.tools.command_line import ToolError, key_values, load_properties
 from headrace_broker.tools.server_stop import BrokerCommand, parse_command
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SERVER = ["--bootstrap-server", "h:1"]
 SCRIPTS = {
     name: target.partition(":")

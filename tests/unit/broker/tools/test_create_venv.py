@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "support" / "create_venv.sh"
+SCRIPT = Path(__file__).parents[3] / "support" / "create_venv.sh"
 PYTHON = """#!/bin/sh
 case "$1 $2" in
 "-m venv") mkdir "$3" && echo {name} > "$3/python" ;;
