@@ -18,6 +18,7 @@ DOCUMENTS = (
 )
 FOLDERS = ("broker", "platform", "transforms", "connectors", "configs", "docs", "tests")
 ARCHITECTURE_LINES_MAX = 200
+FIRST_VERSION_LINES_MAX = 120
 _PATH = re.compile(r"`([a-z_./]+(?:\.(?:py|md|properties|toml)|/))`|\]\((?!http|#)([^)]+)\)")
 _TEST = re.compile(r"`(test_[a-z_]+\.py)::(test_\w+)`")
 _INVARIANT = re.compile(r"^\| (R\d+) \|", re.MULTILINE)
@@ -54,6 +55,13 @@ def test_every_replication_invariant_in_the_broker_document_names_a_test() -> No
 
 def test_architecture_document_does_not_exceed_its_line_limit() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= ARCHITECTURE_LINES_MAX
+
+
+def test_changelog_describes_the_first_version_within_its_line_limit_below_the_unreleased_changes() -> None:
+    sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    titles = [section.splitlines()[0] for section in sections]
+    assert (titles[0], titles[-1]) == ("Unreleased", "0.1.0")
+    assert len(sections[-1].splitlines()) <= FIRST_VERSION_LINES_MAX
 
 
 def test_readme_names_exactly_the_extras_that_pyproject_defines() -> None:
