@@ -2,9 +2,15 @@
 
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+# The environment of a user, and the same environment with the packages for tests and checks.
+STAMP      := $(VENV)/.installed
+TEST_STAMP := $(VENV)/.installed-test
 # The Python of the environment. By default, tests/support/create_venv.sh chooses one.
 PYTHON ?=
+
+# Measured on x86-64 Linux (CONTRIBUTING.md).
+USER_SIZE := the first time, it downloads 700 MB, needs 1.2 GB of disk space and takes one to three minutes
+TEST_SIZE := the first time, it downloads 120 MB and needs another 0.55 GB of disk space
 
 DEMO_DIR ?= build/demo
 DEMO_CONNECTORS_DIR ?= build/demo-connectors
@@ -38,14 +44,28 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundl
 export UV_SYSTEM_CERTS ?= true
 endif
 
-# Every distribution is pinned by hash. uv itself is installed first, from a lock file of its own.
+# Every distribution is pinned by hash. pip installs uv from a lock file of its own, and uv installs everything else.
+INSTALL_UV := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
+INSTALL    := $(BIN)/uv pip install --quiet --python $(BIN)/python
+COMPILE    := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links --python-version 3.11
+
 $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
+	@echo "installing headrace with all extras into $(VENV): $(USER_SIZE)"
 	@test -x $(BIN)/python || tests/support/create_venv.sh $(VENV) $(PYTHON)
-	@echo "installing headrace and its locked dependencies into $(VENV) (first time: one to three minutes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(INSTALL_UV)
+	@$(INSTALL) --require-hashes -r requirements.lock
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip uninstall --quiet --yes uv
 	@$(BIN)/python -m compileall -q broker platform transforms connectors
+	@touch $@
+
+# Many tests start processes, so this target compiles the bytecode of all packages. A user's Python compiles a module when it
+# is first imported, which needs 140 MB less. Files that cannot be compiled are not imported.
+$(TEST_STAMP): $(STAMP) requirements-dev.lock
+	@echo "installing the packages for tests and checks into $(VENV): $(TEST_SIZE)"
+	@$(INSTALL_UV)
+	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-dev.lock
+	-@$(BIN)/python -m compileall -q -j 2 $(VENV)/lib
 	@touch $@
 
 system-packages: ## install the Debian packages that tests use (PostgreSQL, kcat, iproute2), if apt-get and root are available
@@ -54,44 +74,44 @@ system-packages: ## install the Debian packages that tests use (PostgreSQL, kcat
 demo: $(STAMP) ## run the main job: from a database through the broker into Delta tables (DEMO_DIR=build/demo)
 	@$(BIN)/python configs/demo/run_demo.py --dir "$(DEMO_DIR)"
 
-demo-connectors: $(STAMP) ## move data from PostgreSQL through topics to S3, OpenSearch and SQLite (DEMO_ROWS=50000 per table)
+demo-connectors: $(TEST_STAMP) ## move data from PostgreSQL through topics to S3, OpenSearch and SQLite (DEMO_ROWS=50000 per table)
 	@tests/support/system_packages.sh postgresql
 	@$(BIN)/python configs/demo/run_connectors_demo.py --dir "$(DEMO_CONNECTORS_DIR)" --rows $(DEMO_ROWS)
 
-check: $(STAMP) build ## check format, lint, types and import rules
+check: $(TEST_STAMP) build ## check format, lint, types and import rules
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > build/import-rules.txt 2>&1 || { cat build/import-rules.txt; exit 1; }
 	@echo "check: format, lint, types and import rules are correct"
 
-test-unit: $(STAMP) build ## run the unit and property tests
+test-unit: $(TEST_STAMP) build ## run the unit and property tests
 	@$(UNIT) -m "$(QUICK)"
 
-test: $(STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 8 minutes)
+test: $(TEST_STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 8 minutes)
 	@$(PARALLEL) $(SERVERS) -m "$(QUICK) and not timed"
 	@$(TIMED) -m "$(QUICK) and timed"
 
-test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
+test-long: $(TEST_STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
 	@tests/support/system_packages.sh mariadb-server tinyproxy
 	@$(PARALLEL) $(SERVERS) tests/property tests/unit -m "$(LONG) and not timed"
 	@$(TIMED) -m "$(LONG) and timed"
 
-prove: $(STAMP) system-packages build ## run the tests that take hours
+prove: $(TEST_STAMP) system-packages build ## run the tests that take hours
 	@tests/support/system_packages.sh mariadb-server tinyproxy
 	@TEST_EXAMPLES=all $(UNIT) -m "hypothesis and $(QUICK)"
 	@$(PYTEST) -m "prove"
 
-bench: $(STAMP) build ## run the benchmarks, next to Apache Kafka if mvn is on the path; results in tests/benchmarks/results/
+bench: $(TEST_STAMP) build ## run the benchmarks, next to Apache Kafka if mvn is on the path; results in tests/benchmarks/results/
 	@$(BIN)/python tests/benchmarks/run.py
 
 docs: $(STAMP) ## generate docs/reference, the list of all configuration keys
 	@$(BIN)/python -m headrace.cli.key_reference docs/reference
 
-lock: ## resolve requirements.lock from pyproject.toml again
-	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links --all-extras --group dev \
-	  --python-version 3.11 pyproject.toml --output-file requirements.lock
-	@echo "uv==$$($(BIN)/uv --version | cut -d' ' -f2)" | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header \
-	  --no-emit-find-links --python-version 3.11 - --output-file requirements-bootstrap.lock
+# The second lock file pins the same versions as the first.
+lock: $(TEST_STAMP) ## resolve the lock files from pyproject.toml again
+	@$(COMPILE) --all-extras --group user pyproject.toml --output-file requirements.lock
+	@$(COMPILE) --constraint requirements.lock --group dev --output-file requirements-dev.lock
+	@echo "uv==$$($(BIN)/uv --version | cut -d' ' -f2)" | $(COMPILE) - --output-file requirements-bootstrap.lock
 
 build:
 	@mkdir -p build
