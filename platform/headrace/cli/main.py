@@ -1,7 +1,7 @@
 """The command `headrace`, which runs brokers, clusters and workers, and validates and generates files.
 
 headrace broker start FILE | broker format FILE | cluster start … | connect standalone WORKER CONNECTOR… |
-validate FILE… | new KIND NAME | version
+init [DIRECTORY] | validate FILE… | new KIND NAME | version
 """
 
 from __future__ import annotations
@@ -75,6 +75,24 @@ def connect_standalone(arguments: tuple[str, ...]) -> None:
     from headrace.cli.connect_standalone import main
 
     sys.exit(main(list(arguments)))
+
+
+@headrace.command()
+@click.argument("directory", type=_PATH, default=Path())
+def init(directory: Path) -> None:
+    """Write an example with files of connectors, workers and a broker to an empty directory.
+
+    The default is the current directory.
+    """
+    from headrace.cli.new_directory import RUN, DirectoryError, write_files
+
+    try:
+        paths = write_files(directory)
+    except DirectoryError as error:
+        _fail([f"headrace init: {error}"])
+    click.echo(f"created {', '.join(paths)}")
+    click.echo(f"next: {RUN if directory == Path() else f'cd {directory} && {RUN}'}")
+    click.echo("then, in another shell: cat orders.txt")
 
 
 @headrace.command()
