@@ -110,7 +110,7 @@ def test_producer_pauses_only_briefly_during_a_rolling_restart(cluster: ClusterP
 
     If `times` is more than 3, the test lowers the producer's reconnect.backoff.max.ms.
     """
-    # librdkafka increases its backoff when a broker disconnects again within reconnect.backoff.max.ms (see README.md).
+    # librdkafka increases its backoff when a broker disconnects again within reconnect.backoff.max.ms.
     settings = {} if times <= 3 else {"reconnect.backoff.max.ms": 1000}
     pauses = []
     with running_load(cluster.bootstrap_servers, f"rolling-{times}", **settings) as load:

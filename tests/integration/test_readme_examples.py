@@ -1,4 +1,4 @@
-"""Tests that the Connect examples of README.md work as written, except that they use a free REST port."""
+"""Tests that the examples of README.md and docs/examples.md work as written, except that they use a free REST port."""
 
 from __future__ import annotations
 
@@ -22,11 +22,21 @@ ROOT = Path(__file__).parents[2]
 
 
 def example(title: str) -> list[str]:
-    """Return the commands of the README's example with the bold title `title`."""
-    readme = (ROOT / "README.md").read_text()
-    block = re.search(rf"^\*\*{re.escape(title)}\*\*.*?^```\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    """Return the commands of the example with the heading `title` in docs/examples.md."""
+    examples = (ROOT / "docs" / "examples.md").read_text()
+    block = re.search(rf"^## {re.escape(title)}\n.*?^```\n(.*?)^```", examples, re.MULTILINE | re.DOTALL)
     assert block is not None, title
     return block.group(1).splitlines()
+
+
+def first_screen() -> tuple[str, list[str], str]:
+    """Return the first connector file of README.md, the commands that run it, and their output."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    return blocks[0], blocks[1].splitlines(), blocks[2]
+
+
+def without_comments(properties: str) -> str:
+    return "".join(line for line in properties.splitlines(keepends=True) if not line.startswith("#"))
 
 
 @pytest.fixture
@@ -67,8 +77,25 @@ def has_lines(file: Path, *lines: str) -> None:
     wait_for(lambda: file.exists() and file.read_text().splitlines() == list(lines), f"{file.name} has {lines}", 60)
 
 
-def test_readme_example_of_a_pipeline_copies_every_line_to_the_sink_file(directory: Path) -> None:
-    write, worker, show, append, status = example("A pipeline in one command.")
+def test_first_screen_of_the_readme_runs_the_connector_file_that_it_shows(tmp_path: Path) -> None:
+    """The environment of the tests replaces the first command, which installs headrace in a new environment."""
+    properties, (install, init, worker, show), output = first_screen()
+    assert install.split("#")[0].rstrip().endswith("pip install .")
+    (tmp_path / "clone").mkdir()
+    shell(init, tmp_path / "clone")
+    directory = tmp_path / "orders"
+    assert without_comments((directory / "orders-source.properties").read_text()) == properties
+    assert len(properties.splitlines()) == 8
+    with foreground(worker, directory, free_port()):
+        has_lines(directory / "orders.txt", *output.splitlines())
+        assert shell(show, directory) == output
+        (directory / "inbox" / "more.csv").write_text("id,item,price,count\n3,sugar,1.5,2\n")
+        more = "Struct{id=3,item=sugar,price=1.5,count=2,total=3.0}"
+        has_lines(directory / "orders.txt", *output.splitlines(), more)
+
+
+def test_example_of_a_pipeline_copies_every_line_to_the_sink_file(directory: Path) -> None:
+    write, worker, show, append, status = example("A pipeline in one command")
     port = free_port()
     shell(write, directory)
     first = ["Struct{line=foo,data_source=test-file-source}", "Struct{line=bar,data_source=test-file-source}"]
@@ -80,8 +107,8 @@ def test_readme_example_of_a_pipeline_copies_every_line_to_the_sink_file(directo
         assert '"RUNNING"' in shell(status.replace("8083", str(port)), directory)
 
 
-def test_readme_example_of_a_database_copies_every_row_to_the_sink_file(directory: Path) -> None:
-    create, worker, show, insert = example("A database.")
+def test_example_of_a_database_copies_every_row_to_the_sink_file(directory: Path) -> None:
+    create, worker, show, insert = example("A database")
     shell(create, directory)
     with foreground(worker, directory, free_port()):
         has_lines(directory / "shop-orders.txt", "Struct{id=1,item=tea}", "Struct{id=2,item=cups}")
@@ -97,8 +124,8 @@ def test_completion_script_is_available_for_each_documented_shell(directory: Pat
         assert "headrace" in shell(f"_HEADRACE_COMPLETE={name}_source headrace", directory)
 
 
-def test_readme_example_of_a_worker_group_runs_its_connector(directory: Path) -> None:
-    first_worker, second_worker, write, create, status = example("A group of workers.")
+def test_example_of_a_worker_group_runs_its_connector(directory: Path) -> None:
+    first_worker, second_worker, write, create, status = example("A group of workers")
     assert "listeners=http://localhost:8084" in second_worker
     ports = {"8083": str(free_port()), "8084": str(free_port())}
     shell(write, directory)
