@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace_broker.help_epilog import read_on
 from headrace_broker.protocol.uuid_text import decode_uuid, encode_uuid
 from headrace_broker.server.config import BrokerConfig, ConfigError
 from headrace_broker.server.data_dirs import StartError, format_directories
@@ -69,7 +70,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="headrace broker start", description="Run a Kafka-compatible broker.")
+    parser = argparse.ArgumentParser(
+        prog="headrace broker start",
+        description="Run a Kafka-compatible broker.",
+        epilog=read_on("docs/examples.md", "docs/broker.md", "docs/reference/broker.md"),
+    )
     parser.add_argument(
         "file", nargs="?", help="Kafka properties file (default: run a single node on port 9092 with its data in "
         f"./{_DEFAULTS_WITHOUT_FILE['log.dirs']})"

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from headrace_broker.help_epilog import read_on
 from headrace_broker.protocol import KAFKA_VERSION
 
 if TYPE_CHECKING:
@@ -59,7 +60,12 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(
-            prog=name, description=description, add_help=False, formatter_class=_formatter, argument_default=None
+            prog=name,
+            description=description,
+            epilog=read_on("docs/examples.md", "docs/features.md", "docs/reference/broker.md"),
+            add_help=False,
+            formatter_class=_formatter,
+            argument_default=None,
         )
         self.add_argument("--help", action="help", help="Show this text.")
         self.add_argument("--version", action=_Version)

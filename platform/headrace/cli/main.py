@@ -14,17 +14,22 @@ import click
 
 from headrace.cli.cluster.commands import cluster
 from headrace.cli.new_package import ENTRY_POINT_GROUPS
+from headrace_broker.help_epilog import read_on
 
 _PATH = click.Path(path_type=Path)
+_BROKER_DOCUMENTS = read_on("docs/examples.md", "docs/broker.md", "docs/reference/broker.md")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=read_on("README.md", "docs/examples.md", "docs/features.md", "docs/reference"),
+)
 @click.version_option(package_name="headrace", prog_name="headrace", message="%(prog)s %(version)s")
 def headrace() -> None:
     """Kafka-compatible brokers, Kafka Connect workers and lakehouse loading."""
 
 
-@headrace.group()
+@headrace.group(epilog=_BROKER_DOCUMENTS)
 def broker() -> None:
     """Run brokers and format their storage."""
 
@@ -41,7 +46,7 @@ def broker_start(arguments: tuple[str, ...]) -> None:
     sys.exit(main(list(arguments)))
 
 
-@broker.command("format")
+@broker.command("format", epilog=_BROKER_DOCUMENTS)
 @click.argument("file", type=_PATH)
 @click.option("--cluster-id", help="the cluster id (default: a new random id)")
 def broker_format(file: Path, cluster_id: str | None) -> None:
@@ -63,7 +68,7 @@ def broker_format(file: Path, cluster_id: str | None) -> None:
 headrace.add_command(cluster)
 
 
-@headrace.group()
+@headrace.group(epilog=read_on("docs/examples.md", "docs/connect.md", "docs/reference/worker.md"))
 def connect() -> None:
     """Run Connect workers."""
 
@@ -77,7 +82,7 @@ def connect_standalone(arguments: tuple[str, ...]) -> None:
     sys.exit(main(list(arguments)))
 
 
-@headrace.command()
+@headrace.command(epilog=read_on("docs/examples.md", "docs/reference/connectors.md"))
 @click.argument("directory", type=_PATH, default=Path())
 def init(directory: Path) -> None:
     """Write an example with files of connectors, workers and a broker to an empty directory.
@@ -95,7 +100,7 @@ def init(directory: Path) -> None:
     click.echo("then, in another shell: cat orders.txt")
 
 
-@headrace.command()
+@headrace.command(epilog=read_on("docs/examples.md", "docs/reference/worker.md", "docs/reference/connectors.md"))
 @click.argument("files", nargs=-1, required=True, type=_PATH)
 @click.option("--worker", type=_PATH, help="the worker file that sets config providers, plugin.path and converters")
 def validate(files: tuple[Path, ...], worker: Path | None) -> None:
@@ -109,7 +114,7 @@ def validate(files: tuple[Path, ...], worker: Path | None) -> None:
     sys.exit(0 if validate_files(files, worker) else 1)
 
 
-@headrace.command()
+@headrace.command(epilog=read_on("docs/plugins.md", "docs/testing.md"))
 @click.argument("kind", type=click.Choice(list(ENTRY_POINT_GROUPS)))
 @click.argument("name")
 @click.option("--dir", "directory", type=_PATH, default=Path(), help="parent directory (default: the current one)")
@@ -124,7 +129,7 @@ def new(kind: str, name: str, directory: Path) -> None:
     click.echo(f"created {root}; next: cd {root} && pytest")
 
 
-@headrace.command()
+@headrace.command(epilog=read_on("CHANGELOG.md"))
 def version() -> None:
     """Show the version."""
     click.echo(f"headrace {distribution_version('headrace')}")

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import click
 
+from headrace_broker.help_epilog import read_on
+
+_DOCUMENTS = read_on("docs/examples.md", "docs/broker.md", "docs/reference/broker.md")
 _DEFAULT_DIR = Path("headrace-data/cluster")
 _DIR = click.option(
     "--dir",
@@ -18,12 +21,12 @@ _DIR = click.option(
 )
 
 
-@click.group()
+@click.group(epilog=_DOCUMENTS)
 def cluster() -> None:
     """Run a local cluster of several brokers, for example to test failures."""
 
 
-@cluster.command("start")
+@cluster.command("start", epilog=_DOCUMENTS)
 @click.option(
     "--nodes", type=int, help="the number of nodes, with ids 1..N (default: 3, or that of the existing cluster)"
 )
@@ -48,21 +51,21 @@ def start(nodes: int | None, directory: Path, base_port: int | None, overrides: 
     sys.exit(run_cluster(directory, nodes, base_port, overrides))
 
 
-@cluster.command("status")
+@cluster.command("status", epilog=_DOCUMENTS)
 @_DIR
 def status(directory: Path) -> None:
     """Show the state of every node of a running cluster."""
     _send(directory, "status")
 
 
-@cluster.command("stop")
+@cluster.command("stop", epilog=_DOCUMENTS)
 @_DIR
 def stop(directory: Path) -> None:
     """Stop a running cluster, and wait until every node has exited."""
     _send(directory, "stop")
 
 
-@cluster.command("start-node")
+@cluster.command("start-node", epilog=_DOCUMENTS)
 @click.argument("node", type=int)
 @_DIR
 @click.option("--format", "formats", is_flag=True, help="format its data directories if they are empty")
@@ -76,7 +79,7 @@ def start_node(node: int, directory: Path, formats: bool) -> None:
     _send(directory, "start-node --format" if formats else "start-node", node)
 
 
-@cluster.command("stop-node")
+@cluster.command("stop-node", epilog=_DOCUMENTS)
 @click.argument("node", type=int)
 @_DIR
 def stop_node(node: int, directory: Path) -> None:
