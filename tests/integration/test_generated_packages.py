@@ -39,7 +39,7 @@ def test_generated_plugin_is_found_on_plugin_path(kind: str, tmp_path: Path) -> 
     run("-c", find, directory=root)
 
 
-def test_headrace_wheel_contains_the_templates_of_generated_packages(tmp_path: Path) -> None:
+def test_headrace_wheel_contains_the_templates_of_generated_packages_and_the_files_of_init(tmp_path: Path) -> None:
     build = "import os, hatchling.build; print(hatchling.build.build_wheel(os.environ['OUT']))"
     result = subprocess.run(
         [sys.executable, "-c", build], cwd=ROOT, env={"OUT": str(tmp_path)}, capture_output=True, text=True, check=False
@@ -47,5 +47,9 @@ def test_headrace_wheel_contains_the_templates_of_generated_packages(tmp_path: P
     assert result.returncode == 0, result.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    templates = (ROOT / "platform/headrace/cli/templates").rglob("*.template")
-    assert {str(path.relative_to(ROOT / "platform")) for path in templates} <= names
+    cli = ROOT / "platform" / "headrace" / "cli"
+    data = [
+        *(cli / "templates").rglob("*.template"),
+        *(path for path in (cli / "starter").rglob("*") if path.is_file()),
+    ]
+    assert {str(path.relative_to(ROOT / "platform")) for path in data} <= names
