@@ -103,6 +103,9 @@ def test_features_page_lists_exactly_the_kafka_tools_that_are_installed() -> Non
     installed = {name.removeprefix("kafka") for name in scripts if name.startswith("kafka-") and "." not in name}
     (row,) = re.findall(r"^\| Tools \|.*$", (ROOT / "docs" / "features.md").read_text(), re.MULTILINE)
     assert set(re.findall(r"`(?:kafka)?(-[a-z-]+)`", row)) == installed
+    assert (
+        f"`kafka-topics`, `kafka-console-consumer` and {len(installed) - 2} other" in (ROOT / "README.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md"])
