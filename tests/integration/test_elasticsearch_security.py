@@ -119,8 +119,9 @@ def test_password_of_the_client_key_is_configured(
     file = tmp_path / "encrypted.pem"
     file.write_bytes(encrypted + pem[pem.index(b"-----BEGIN CERTIFICATE") :])
     errors = validation_errors(props(server, certificates, elastic__https__ssl__keystore__location=str(file)) | keys)
-    assert list(errors) == ([] if is_accepted else ["connection.url"])
-    assert is_accepted or "Cannot load the certificates and keys" in errors["connection.url"][0]
+    key = "elastic.https.ssl.key.password"
+    assert list(errors) == ([] if is_accepted else [key])
+    assert is_accepted or "the password of the private key" in errors[key][0]
 
 
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS"])

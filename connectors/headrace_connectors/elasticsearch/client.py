@@ -53,7 +53,7 @@ class Client:
     """Sends requests to the servers of `connection.url`. Its methods may be called from several threads."""
 
     def __init__(self, config: ElasticsearchSinkConfig) -> None:
-        """Create the client without connecting. Raises ConnectError if the TLS files are unusable."""
+        """Create the client without connecting. Raises UnusableTlsSettingError."""
         proxy = f" (proxy {config.proxy_host}:{config.proxy_port})" if config.proxy_host else ""
         self.address = ",".join(config.urls) + proxy
         """The servers and the proxy, for messages."""

@@ -300,16 +300,41 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
         "set.",
         group=_TLS,
     )
+    keystore_key: Password | None = key(
+        "elastic.https.ssl.keystore.key",
+        default=None,
+        doc="The client's key as PEM, if elastic.https.ssl.keystore.location is not set.",
+        group=_TLS,
+    )
+    keystore_certificate_chain: Password | None = key(
+        "elastic.https.ssl.keystore.certificate.chain",
+        default=None,
+        doc="The client's certificate as PEM, and the certificates of its authorities.",
+        group=_TLS,
+    )
+    enabled_protocols: str = key(
+        "elastic.https.ssl.enabled.protocols",
+        default="TLSv1.2,TLSv1.3",
+        doc="The versions of TLS, separated by commas.",
+        group=_TLS,
+    )
+    cipher_suites: str | None = key(
+        "elastic.https.ssl.cipher.suites",
+        default=None,
+        doc="The cipher suites, separated by commas. Default: all. If one of them is a suite of TLSv1.3, all suites "
+        "of TLSv1.3 are enabled.",
+        group=_TLS,
+    )
     truststore_type: str = key(
         "elastic.https.ssl.truststore.type",
         default="JKS",
-        doc="Has no effect: the content of the file determines its type.",
+        doc="JKS, PKCS12 or PEM. The content of the file determines its type, not this value.",
         group=_COMPAT,
     )
     keystore_type: str = key(
         "elastic.https.ssl.keystore.type",
         default="JKS",
-        doc="Has no effect: the content of the file determines its type.",
+        doc="JKS, PKCS12 or PEM. The content of the file determines its type, not this value.",
         group=_COMPAT,
     )
     proxy_host: str = key(

@@ -297,7 +297,7 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
             return
         try:
             from headrace_connectors.elasticsearch.client import Client, RefusedError, TemporaryError
-            from headrace_connectors.elasticsearch.tls import StoreError
+            from headrace_connectors.elasticsearch.tls import UnusableTlsSettingError
         except ModuleNotFoundError as error:
             message = f'the Elasticsearch sink needs the package {error.name}: pip install "headrace[elasticsearch]"'
             values["connection.url"].errors.append(message)
@@ -312,7 +312,7 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
                 client.close()
             key = "topic.to.external.resource.mapping"
             values[key].errors += [f"The index, data stream or alias {each} does not exist" for each in missing]
-        except StoreError as error:
+        except UnusableTlsSettingError as error:
             values[error.key].errors.append(str(error))
         except RefusedError as error:
             values[name if error.status == 401 else "connection.url"].errors.append(str(error))

@@ -21,8 +21,9 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from headrace.runtime.rest_config import Tls
+from headrace.runtime.rest_config import tls_settings
 from headrace.runtime.worker_config import WorkerConfig
+from headrace_broker.security.tls_settings import TlsConfigError
 
 TIMEOUT_S = 95.0  # longer than the request timeout of the other worker
 CONNECT_TIMEOUT_S = 10.0
@@ -174,9 +175,9 @@ def _connect(connection: http.client.HTTPConnection) -> None:
 
 def _tls_context(config: WorkerConfig) -> ssl.SSLContext:
     """Return the TLS context of requests to other workers. Raises OSError."""
-    from headrace.runtime.tls import client_context
+    from headrace_broker.security.tls import client_context
 
     try:
-        return client_context(Tls.of(config.properties, admin=False, is_client=True))
-    except ValueError as error:
-        raise OSError(f"invalid ssl settings: {error}") from error
+        return client_context(tls_settings(config.properties, admin=False, is_client=True))
+    except TlsConfigError as error:
+        raise OSError(str(error)) from error

@@ -30,8 +30,16 @@ from headrace.rest.connectors import ConnectorEndpoints
 from headrace.rest.operations import OPERATIONS
 from headrace.rest.responses import Endpoint, RawPathMiddleware
 from headrace.rest.routing import method_error_handler, routes
-from headrace.runtime.rest_config import Listener, OriginPatterns, Tls, advertised_listener, header_rules, split_list
+from headrace.runtime.rest_config import (
+    Listener,
+    OriginPatterns,
+    advertised_listener,
+    header_rules,
+    split_list,
+    tls_settings,
+)
 from headrace.runtime.worker_config import WorkerConfig
+from headrace_broker.security.tls_settings import TlsConfigError
 
 LAST_REQUESTS_S = 0.1
 STOP_MARGIN_S = 4.0
@@ -173,16 +181,12 @@ class RestServer:
             raise ListenerError(f"rest.extension.classes: {error}") from None
 
     def _tls(self, key: str, *, admin: bool) -> ssl.SSLContext:
-        from headrace.runtime.tls import server_context
+        from headrace_broker.security.tls import server_context
 
         try:
-            return server_context(Tls.of(self._config.properties, admin=admin))
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            named = isinstance(error, OSError) and error.filename is not None
-            reason = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
-            raise ListenerError(
-                f"{key}: cannot load the key or certificates of ssl.keystore or ssl.truststore: {reason}"
-            ) from None
+            return server_context(tls_settings(self._config.properties, admin=admin))
+        except TlsConfigError as error:
+            raise ListenerError(f"{key}: cannot load the key or certificates: {error}") from None
 
 
 def _create_server(application: Any, tls: ssl.SSLContext | None) -> uvicorn.Server:

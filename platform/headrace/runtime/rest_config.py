@@ -12,12 +12,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-_CLIENT_AUTH = ("none", "requested", "required")
-_STORE_TYPES = ("JKS", "PKCS12", "PEM")
-_PROTOCOLS = ("TLSv1.2", "TLSv1.3")
+from headrace_broker.security.tls_settings import TlsSettings
+
 _DATE_MS_MAX = 1000 * 365 * 24 * 3600 * 1000  # the year of an HTTP date has four digits
 _FRAMING_HEADERS = frozenset(("content-length", "transfer-encoding"))
 _BASIC_AUTH_CLASS = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
@@ -146,72 +145,20 @@ def header_rules(text: str) -> tuple[HeaderRule, ...]:
     return tuple(HeaderRule.parse(item) for item in items if item.strip())
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """The `ssl.*` settings of https listeners, and of requests to other workers.
+def tls_settings(properties: Mapping[str, str], *, admin: bool, is_client: bool = False) -> TlsSettings:
+    """Return the `ssl.*` settings of the listeners or admin listeners, or of requests to other workers (`is_client`).
 
-    Paths name key stores of Java (JKS or PKCS#12) or PEM files. `certificate`, `key` and `trusted` are PEM strings.
+    As in Kafka Connect (Jetty), the certificates of the key store are trusted if there is no trust store. Raises
+    TlsConfigError. A client needs no key.
     """
-
-    certificate_path: str | None
-    certificate: str | None
-    key: str | None
-    store_password: str | None
-    key_password: str | None
-    trusted_path: str | None
-    trusted: str | None
-    trusted_password: str | None
-    client_auth: str
-    protocols: tuple[str, ...]
-    cipher_suites: tuple[str, ...]
-    checks_host_name: bool
-
-    @classmethod
-    def of(cls, properties: Mapping[str, str], *, admin: bool, is_client: bool = False) -> Tls:
-        """Return the `ssl.*` settings of the listeners or admin listeners. Raises ValueError that names the key.
-
-        A client (`is_client`) needs neither a key nor a certificate. A server needs both.
-        """
-        prefix = _LISTENER_PREFIXES[admin]
-        if not any(name.startswith(prefix) for name in properties):
-            prefix = ""
-
-        def given(name: str) -> str | None:
-            return properties.get(prefix + name, "").strip() or None
-
-        for store in ("ssl.keystore", "ssl.truststore"):
-            kind = given(f"{store}.type") or _STORE_TYPES[0]
-            if kind.upper() not in _STORE_TYPES:
-                raise ValueError(f"{prefix}{store}.type={kind}: must be one of {', '.join(_STORE_TYPES)}")
-        path, certificate, key = (
-            given(f"ssl.keystore.{part}") for part in ("location", "certificate.chain", "key")
-        )  # fmt: skip
-        if path is None and (certificate is None or key is None) and not is_client:
-            raise ValueError(
-                f"{prefix}ssl.keystore.location is missing: set it to a key store, or to a PEM file with the "
-                f"certificate and its key (or set {prefix}ssl.keystore.certificate.chain and {prefix}ssl.keystore.key)"
-            )
-        client_auth = given("ssl.client.auth") or "none"
-        if client_auth not in _CLIENT_AUTH:
-            raise ValueError(f"{prefix}ssl.client.auth={client_auth}: must be one of {', '.join(_CLIENT_AUTH)}")
-        protocols = tuple(split_list(given("ssl.enabled.protocols") or "TLSv1.2,TLSv1.3"))
-        for protocol in protocols:
-            if protocol not in _PROTOCOLS:
-                raise ValueError(
-                    f"{prefix}ssl.enabled.protocols: {protocol} is not supported; set {', '.join(_PROTOCOLS)}"
-                )
-        store_password = given("ssl.keystore.password")
-        return cls(
-            certificate_path=path,
-            certificate=certificate,
-            key=key,
-            store_password=store_password,
-            key_password=given("ssl.key.password") or store_password,
-            trusted_path=given("ssl.truststore.location"),
-            trusted=given("ssl.truststore.certificates"),
-            trusted_password=given("ssl.truststore.password"),
-            client_auth=client_auth,
-            protocols=protocols,
-            cipher_suites=tuple(split_list(given("ssl.cipher.suites") or "")),
-            checks_host_name=properties.get(f"{prefix}ssl.endpoint.identification.algorithm", "https").strip() != "",
-        )
+    prefix = _LISTENER_PREFIXES[admin]
+    settings = TlsSettings.parse(properties, prefix if any(name.startswith(prefix) for name in properties) else "")
+    if not is_client:
+        settings.require_key()
+    if settings.has_trusted_certificates:
+        return settings
+    if settings.keystore_location.value is None:
+        return replace(settings, truststore_certificates=settings.keystore_certificate_chain)
+    return replace(
+        settings, truststore_location=settings.keystore_location, truststore_password=settings.keystore_password
+    )

@@ -15,8 +15,9 @@ from typing import Any
 
 from headrace.api.config_def import ConfigDef, nearest, unknown_key_warnings
 from headrace.api.errors import ConfigError, ConfigErrors
-from headrace.runtime.rest_config import Tls
+from headrace.runtime.rest_config import tls_settings
 from headrace.runtime.worker_keys import DISTRIBUTED, STANDALONE
+from headrace_broker.security.tls_settings import TlsConfigError
 
 OFFSETS_FILE = "connect.offsets"
 """The offsets file of a standalone worker in `headrace.data.dir`, if offset.storage.file.filename is not set.
@@ -150,8 +151,8 @@ def _tls_errors(values: Mapping[str, Any], properties: Mapping[str, str]) -> lis
         for listener in values.get(key) or ():
             if listener.lower().startswith("https://"):
                 try:
-                    Tls.of(properties, admin=key == "admin.listeners")
-                except ValueError as error:
+                    tls_settings(properties, admin=key == "admin.listeners")
+                except TlsConfigError as error:
                     errors.append(ConfigError(key, listener, str(error)))
     return errors
 

@@ -10,9 +10,9 @@ from headrace.runtime.rest_config import (
     HeaderRule,
     Listener,
     OriginPatterns,
-    Tls,
     advertised_listener,
     header_rules,
+    tls_settings,
 )
 from headrace.runtime.worker_config import WorkerConfig
 
@@ -75,8 +75,8 @@ def test_response_header_rule_that_would_break_responses_is_rejected(text: str, 
     ("key", "value", "reason"),
     [
         ("listeners", "", "At least one listener is required"),
-        ("listeners", "https://:8443", "ssl.keystore.location is missing"),
-        ("admin.listeners", "https://:8443", "ssl.keystore.location is missing"),
+        ("listeners", "https://:8443", "ssl.keystore.location: is missing"),
+        ("admin.listeners", "https://:8443", "ssl.keystore.location: is missing"),
         ("admin.listeners", "8083", "is not a listener"),
         ("response.http.headers.config", "put A: b", "Expected one of set, add, setDate, addDate"),
         (
@@ -111,35 +111,44 @@ def test_worker_accepts_http_and_https_listeners_and_an_empty_list_of_admin_list
 def test_tls_settings_with_the_listener_prefix_replace_all_tls_settings_without_the_prefix() -> None:
     own = {"listeners.https.ssl.keystore.type": "PKCS12", "listeners.https.ssl.keystore.location": "/own.p12"}
     given = {**PEM, **own, "ssl.client.auth": "required", "ssl.endpoint.identification.algorithm": ""}
-    tls = Tls.of(given, admin=False)
-    assert (tls.certificate_path, tls.client_auth, tls.checks_host_name) == ("/own.p12", "none", True)
-    tls = Tls.of(given, admin=True)
-    assert (tls.certificate_path, tls.client_auth, tls.checks_host_name) == ("/k.pem", "required", False)
+    tls = tls_settings(given, admin=False)
+    assert (tls.keystore_location.value, tls.client_auth, tls.checks_host_name) == ("/own.p12", "none", True)
+    tls = tls_settings(given, admin=True)
+    assert (tls.keystore_location.value, tls.client_auth, tls.checks_host_name) == ("/k.pem", "required", False)
 
 
 def test_tls_key_password_defaults_to_the_key_store_password() -> None:
     given = {**PEM, "ssl.keystore.password": "store", "ssl.truststore.password": "trust"}
-    tls = Tls.of(given, admin=False)
-    assert (tls.store_password, tls.key_password, tls.trusted_password) == ("store", "store", "trust")
-    assert Tls.of({**given, "ssl.key.password": "key"}, admin=False).key_password == "key"
+    assert tls_settings(given, admin=False).key_password.value == "store"
+    assert tls_settings({**given, "ssl.key.password": "key"}, admin=False).key_password.value == "key"
+
+
+def test_certificates_of_the_key_store_are_trusted_unless_a_trust_store_is_set() -> None:
+    tls = tls_settings({**PEM, "ssl.keystore.password": "store"}, admin=False)
+    assert (tls.truststore_location.value, tls.truststore_password.value) == ("/k.pem", "store")
+    tls = tls_settings({"ssl.keystore.key": "KEY", "ssl.keystore.certificate.chain": "CHAIN"}, admin=False)
+    assert (tls.truststore_location.value, tls.truststore_certificates.value) == (None, "CHAIN")
+    tls = tls_settings({**PEM, "ssl.truststore.location": "/t.pem"}, admin=False)
+    assert (tls.truststore_location.value, tls.truststore_password.value) == ("/t.pem", None)
+    assert not tls_settings({}, admin=False, is_client=True).has_trusted_certificates
 
 
 def test_tls_client_configuration_without_a_key_store_is_accepted() -> None:
-    assert Tls.of({}, admin=False, is_client=True).certificate_path is None
+    assert not tls_settings({}, admin=False, is_client=True).has_key
 
 
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"ssl.keystore.type": "PEM"}, "ssl.keystore.location is missing"),
-        ({**PEM, "ssl.client.auth": "maybe"}, "ssl.client.auth=maybe: must be one of none, requested, required"),
-        ({**PEM, "ssl.truststore.type": "BKS"}, "ssl.truststore.type=BKS: must be one of JKS, PKCS12, PEM"),
+        ({"ssl.keystore.type": "PEM"}, "ssl.keystore.location: is missing"),
+        ({**PEM, "ssl.client.auth": "maybe"}, "ssl.client.auth: must be one of none, requested, required, not maybe"),
+        ({**PEM, "ssl.truststore.type": "BKS"}, "ssl.truststore.type: must be one of JKS, PKCS12, PEM, not BKS"),
         ({**PEM, "ssl.enabled.protocols": "TLSv1.3,SSLv3"}, "ssl.enabled.protocols: SSLv3 is not supported"),
     ],
 )
 def test_missing_or_invalid_tls_settings_are_reported(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Tls.of(given, admin=False)
+        tls_settings(given, admin=False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""TLS: settings, key stores, and the contexts of listeners and clients."""

@@ -1,0 +1,24 @@
+"""JKS files that keytool of JDK 17 wrote. The certificate is valid for 127.0.0.1."""
+
+from __future__ import annotations
+
+import base64
+
+# keytool -genkeypair -storetype JKS -storepass changeit -keypass secret2 -keyalg EC -dname CN=headrace
+JKS = base64.b64decode("""
+/u3+7QAAAAIAAAABAAAAAQABdwAAAaIJaS/aAAAAfzB9MA4GCisGAQQBKgIRAQEFAARrfsOPwzPshFbuA7fXUFUjDPMzmymNrYp49zDcTxWbOx
+g1+LkqLZVo+s3N/xi+XMiqPfODrlpaBfUkHW22Lk1/x1WK37XXEqzbFQi6hRL8Jsfak0QXyUfgrHorXYHSiFGUAA+g32WhGJTtam4AAAABAAVY
+LjUwOQAAAVUwggFRMIH3oAMCAQICCQCnrky+SZ2l2zAKBggqhkjOPQQDAjATMREwDwYDVQQDEwhoZWFkcmFjZTAgFw0yNjExMjMxNzE2NThaGA
+8yMTI2MTAzMDE3MTY1OFowEzERMA8GA1UEAxMIaGVhZHJhY2UwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAARmZ+iQ5e8STJex5qAdkcrt5+2y
+jpyV0b9/KX4JHdncBZgP4qsWTGL6iBJnAWj9B/GWWCOc3CbxUR8fGZiTBGMFozIwMDAdBgNVHQ4EFgQUI8VoNI3W3xmy724AGJe4tjFGvBIwDw
+YDVR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNJADBGAiEA/5NCM+ePMU0KVvTJcX8mdxqN6Ar3D0DCOuw4T+N2J10CIQDu4MsIN8oGLqhODuZ4
+5yaxge+5DmBSSAub7R2rGxt/yRxcy4ktTffpF3hGP1fzz/WeJYdt
+""")
+# keytool -importcert -storetype JKS -storepass changeit: the certificate of that key
+JKS_TRUST = base64.b64decode("""
+/u3+7QAAAAIAAAABAAAAAgACY2EAAAGiCWkxewAFWC41MDkAAAFVMIIBUTCB96ADAgECAgkAp65MvkmdpdswCgYIKoZIzj0EAwIwEzERMA8GA1
+UEAxMIaGVhZHJhY2UwIBcNMjYxMTIzMTcxNjU4WhgPMjEyNjEwMzAxNzE2NThaMBMxETAPBgNVBAMTCGhlYWRyYWNlMFkwEwYHKoZIzj0CAQYI
+KoZIzj0DAQcDQgAEZmfokOXvEkyXseagHZHK7eftso6cldG/fyl+CR3Z3AWYD+KrFkxi+ogSZwFo/QfxllgjnNwm8VEfHxmYkwRjBaMyMDAwHQ
+YDVR0OBBYEFCPFaDSN1t8Zsu9uABiXuLYxRrwSMA8GA1UdEQQIMAaHBH8AAAEwCgYIKoZIzj0EAwIDSQAwRgIhAP+TQjPnjzFNClb0yXF/Jnca
+jegK9w9AwjrsOE/jdiddAiEA7uDLCDfKBi6oTg7meOcmsYHvuQ5gUkgLm+0dqxsbf8l27UmLCFaEUBpx4kBqRVF58avN/w==
+""")
