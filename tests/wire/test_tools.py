@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from support.broker import BrokerProcess, running_broker
@@ -577,8 +578,13 @@ def test_kafka_server_start_runs_a_broker_as_a_daemon_and_kafka_server_stop_stop
         assert len(second.stderr.splitlines()) == 1
         assert call(command("server_stop", f"--node-id={node_id}0")).stdout == "No kafka server to stop\n"
     finally:
+        running = [process.pid for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(tmp_path)]
         stopped = call(stop)
     assert stopped.returncode == 0
+    printed = re.fullmatch(r"Stopping process (\d+): node (\d+), directories (.+)\n", stopped.stdout)
+    assert printed is not None, stopped.stdout
+    assert printed.group(2, 3) == (node_id, str(tmp_path / "data"))
+    assert int(printed[1]) in running
     log = tmp_path / "logs" / "kafkaServer.out"
     wait_until(lambda: f"Node {node_id} stopped" in log.read_text())
     wait_until(lambda: call(stop).returncode == 1)

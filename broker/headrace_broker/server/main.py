@@ -69,6 +69,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
 
 
+def properties_without_file(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a broker that is started without a properties file."""
+    old_names = {"broker.id": "node.id", "log.dir": "log.dirs"}
+    given = {old_names.get(key, key) for key in overrides}
+    return {**{key: value for key, value in _DEFAULTS_WITHOUT_FILE.items() if key not in given}, **overrides}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace broker start",
@@ -98,9 +105,7 @@ def _properties(options: argparse.Namespace) -> dict[str, str]:
         overrides[key.strip()] = value.strip()
     if options.file is not None:
         return load_properties(options.file) | overrides
-    old_names = {"broker.id": "node.id", "log.dir": "log.dirs"}
-    given = {old_names.get(key, key) for key in overrides}
-    return {key: value for key, value in _DEFAULTS_WITHOUT_FILE.items() if key not in given} | overrides
+    return properties_without_file(overrides)
 
 
 def load_properties(path: str) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """kafka-server-stop: send SIGTERM to this user's local brokers, or only to brokers with a given role or node id.
 
-Brokers are recognized by their command lines (`headrace broker start`, `kafka-server-start`, or the module that they
-run). Brokers that another process manages, such as the embedded broker of a Connect worker, are not stopped. As in
-Kafka's script, the environment variable `SIGNAL` selects another signal.
+The tool prints the process id, the node id and the data directories of each broker that it stops. Brokers are
+recognized by their command lines (`headrace broker start`, `kafka-server-start`, or the module that they run). Brokers
+that another process manages, such as the embedded broker of a Connect worker, are not stopped. As in Kafka's script,
+the environment variable `SIGNAL` selects another signal.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace_broker.server.config import BrokerConfig, ConfigError
+from headrace_broker.server.main import properties_without_file
 from headrace_broker.tools.command_line import Parser, ToolError, load_properties, run_and_exit
 
 _OWNED = ("--watch-fd", "--parent-pid")
@@ -30,8 +33,18 @@ class BrokerCommand:
 
     def properties(self, directory: str) -> dict[str, str]:
         """Return the broker's properties. The properties file's path is relative to `directory`. Raises ToolError."""
-        from_file = load_properties(str(Path(directory, self.file))) if self.file is not None else {"node.id": "1"}
-        return {**from_file, **self.overrides}
+        if self.file is None:
+            return properties_without_file(self.overrides)
+        return {**load_properties(str(Path(directory, self.file))), **self.overrides}
+
+    def describe(self, directory: str) -> str:
+        """Return the broker's node id and its data directories, which are relative to `directory`."""
+        try:
+            config = BrokerConfig.from_properties(self.properties(directory))
+        except (ToolError, ConfigError) as error:
+            reason = str(error).replace("\n", "; ")
+            return f"node with an unknown id, working directory {directory}: cannot read its configuration: {reason}"
+        return f"node {config.node_id}, directories {', '.join(str(Path(directory, each)) for each in config.all_dirs)}"
 
 
 def parse_command(command: Sequence[str]) -> BrokerCommand | None:
@@ -88,10 +101,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if not _is_selected(options, command, directory):
                 continue
+            description = command.describe(directory)
             os.kill(pid, number)
         except (ToolError, ProcessLookupError) as error:
             print(f"process {pid}: {error}", file=sys.stderr)
             continue
+        print(f"Stopping process {pid}: {description}")
         stopped += 1
     if not stopped:
         print("No kafka server to stop")

@@ -350,6 +350,24 @@ def test_relative_path_to_a_properties_file_is_resolved_against_the_working_dire
     assert command.properties(str(tmp_path)) == {"node.id": "5", "process.roles": "broker"}
 
 
+@pytest.mark.parametrize(
+    ("overrides", "description"),
+    [
+        ({}, "node 1, directories /w/headrace-data/broker"),
+        ({"broker.id": "3", "log.dirs": "a,/b", "metadata.log.dir": "m"}, "node 3, directories /w/a, /b, /w/m"),
+    ],
+)
+def test_description_of_a_broker_without_a_properties_file_has_its_node_id_and_data_directories(
+    overrides: dict[str, str], description: str
+) -> None:
+    assert BrokerCommand(None, overrides).describe("/w") == description
+
+
+def test_description_of_a_broker_whose_properties_file_was_deleted_has_its_working_directory(tmp_path: Path) -> None:
+    description = BrokerCommand("deleted.properties", {}).describe(str(tmp_path))
+    assert description.startswith(f"node with an unknown id, working directory {tmp_path}: cannot read its")
+
+
 # -- installation ----------------------------------------------------------------------------------------------------
 
 
