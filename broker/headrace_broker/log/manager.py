@@ -256,7 +256,7 @@ class LogManager:
                 try:
                     log.write_epochs()
                 except ApiError as error:
-                    _log.error("%s", error.message)
+                    _log.error("Log %s: the write of its leader epochs failed: %s", log.name, error.message)
 
     # Partitions
 
@@ -384,9 +384,9 @@ class LogManager:
             is_due = log.log_end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms
             self._flush(log, now_ms, with_active=is_due)
         except ApiError as error:
-            _log.error("%s", error.message)
+            _log.error("Log %s: its maintenance failed: %s", log.name, error.message)
         except CorruptBatchError as error:
-            _log.error("Log %s: %s", log.directory, error)
+            _log.error("Log %s: its maintenance failed: %s", log.directory, error)
         deleted = log.pop_expired_files(now_ms)
         if deleted:
             self._background(
@@ -432,7 +432,7 @@ class LogManager:
             try:
                 log.complete_truncation_sync(truncations, error)
             except ApiError as failure:
-                _log.error("%s", failure.message)
+                _log.error("Log %s: the sync after its truncation failed: %s", log.name, failure.message)
             done()
 
         self._background(partial(self._storage.sync, path), synced)
@@ -494,7 +494,7 @@ class LogManager:
                 try:
                     self._flush(log, now_ms, with_active=True, before_close=True)
                 except ApiError as error:
-                    _log.error("%s", error.message)
+                    _log.error("Log %s: its flush before the shutdown failed: %s", log.name, error.message)
 
     def close(self, *, clean: bool = True, broker_epoch: int = -1, now_ms: int) -> None:
         """Close all logs and release the log directories.
@@ -505,7 +505,7 @@ class LogManager:
             try:
                 log.close(clean=clean, now_ms=now_ms)
             except ApiError as error:
-                _log.error("%s", error.message)
+                _log.error("Log %s: it was not closed cleanly: %s", log.name, error.message)
                 self._directory_of[key].offline_reason = error.message
         self._mark_offline_directories()
         if clean:

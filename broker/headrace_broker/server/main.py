@@ -163,7 +163,7 @@ def run(
 
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
-        logger.warning("%s", warning)
+        logger.warning("Broker configuration: %s", warning)
 
 
 def format_storage(properties: Mapping[str, str], cluster_id: str | None = None) -> list[str]:

@@ -86,7 +86,7 @@ class WorkerSinkTask(WorkerTask):
         properties = client_configs.consumer_properties(plugins.worker, plugins.connector_config, spec.name)
         self._config = ClientConfig.from_properties(properties, kind="consumer")
         for warning in self._config.warnings:
-            log.warning("%s", warning)
+            log.warning("Task %s: consumer configuration: %s", spec.name, warning)
         self.core = core.SinkTaskCore(spec.name, records_max=_records_max(self._config), is_paused=self.paused)
         self._converters = plugins.make_converters()
         queue = self.open_client(lambda: DeadLetterQueue.open(plugins, spec))

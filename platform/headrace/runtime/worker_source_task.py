@@ -113,7 +113,7 @@ class WorkerSourceTask(WorkerTask):
         properties = client_configs.source_producer_properties(plugins.worker, plugins.connector_config, spec.name)
         config = client_configs.parse_producer(properties)
         for warning in config.warnings:
-            log.warning("%s", warning)
+            log.warning("Task %s: producer configuration: %s", spec.name, warning)
         self._producer = self.open_client(lambda: Producer.open(config, is_at_least_once=True))
 
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:

@@ -324,7 +324,7 @@ class _BrokerThread:
     async def _serve(self) -> None:
         config = BrokerConfig.from_properties(self._properties)
         for warning in config.warnings:
-            log.warning("%s", warning)
+            log.warning("Broker configuration: %s", warning)
         server = SocketServer(
             config.socket_listen_backlog_size, config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes
         )

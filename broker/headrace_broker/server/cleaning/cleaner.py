@@ -193,7 +193,7 @@ class LogCleaner:
                         is_finished = True
                         await self._finish(log, dirty, report, self._now_ms() - started_ms)
         except ApiError as error:  # the log is offline now
-            logger.error("%s", error.message)
+            logger.error("Log %s: its cleaning failed: %s", log.name, error.message)
         finally:
             log.is_being_cleaned = False
             if not is_finished:

@@ -91,7 +91,7 @@ class Peers:
             version = connection.version_for(type(request))
             connection.send(request, version, lambda response, error: on_response(response))
         except ClientError as error:
-            logger.warning("%s", error)
+            logger.warning("Metadata quorum: %s was not sent: %s", type(request).__name__, error)
             on_response(None)
 
     def _connect(self, node_id: int) -> asyncio.Task[BrokerConnection | None]:

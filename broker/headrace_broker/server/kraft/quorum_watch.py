@@ -99,7 +99,7 @@ class QuorumWatch:
             f"controller.quorum.voters of node {self._node_id} has {_listed(self._voters)}, but the metadata quorum's "
             f"leader {leader}: configure the same voters on every node"
         )
-        logger.error("%s", reason)
+        logger.error("Metadata quorum is misconfigured: %s", reason)
         if not self._caught_up.is_set() and (is_unknown_leader or self._node_id in self._voters):
             self._on_misconfiguration(reason)
 
@@ -108,7 +108,7 @@ class QuorumWatch:
             return
         self._reported.add((node_id, code))
         reason = self._describe_misconfiguration(node_id, code)
-        logger.error("%s", reason)
+        logger.error("Metadata quorum is misconfigured: %s", reason)
         if not self.has_caught_up:
             self._on_misconfiguration(reason)
 

@@ -187,7 +187,7 @@ class BrokerLifecycle:
             f"broker {self.node_id} {reason}: it is no longer the leader or an in-sync replica of any partition; "
             "stop it, or restart it to register again"
         )
-        logger.error("%s", self._deregistered_reason)
+        logger.error("Broker %d: the controller rejects its heartbeats: %s", self.node_id, self._deregistered_reason)
         self.is_fenced = True
         self._unfenced.set()
         self._shutdown_allowed.set()

@@ -292,6 +292,15 @@ def test_log_directory_on_full_disk_is_online_again_after_space_is_freed() -> No
     assert storage.exists("/data/.kafka_cleanshutdown")
 
 
+def test_error_of_a_log_that_cannot_be_closed_names_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    storage = SmallStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"x")
+    storage.is_full = True
+    manager.close(now_ms=NOW)
+    assert "Log t-0: it was not closed cleanly: cannot close the log (/data/t-0): No space left" in caplog.text
+
+
 def test_retention_deletes_segments_on_full_disk() -> None:
     """The disk is so full that even the leader epoch checkpoint cannot be written."""
     storage = SmallStorage()
