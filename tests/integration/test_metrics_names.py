@@ -79,6 +79,7 @@ NAMES = {
         "kafka_coordinator_group_groupmetadatamanager_numgroups",
         *("", "stable", "empty", "dead", "preparingrebalance", "completingrebalance"),
     ),
+    "kafka_server_BrokerTopicMetrics_FifteenMinuteRate",
     "kafka_server_fetchsessioncache_numincrementalfetchsessions",
     "kafka_server_delayedoperationpurgatory_purgatorysize",
     *(
@@ -167,7 +168,7 @@ def test_every_node_exports_all_metric_names_of_kafka_dashboards(cluster: Cluste
         labels = {key for name, pairs in page for key, _ in pairs}
         assert labels <= {
             *("topic", "partition", "request", "version", "error", "quantile", "listener", "networkProcessor"),
-            *("clientId", "delayedOperation", "state", "current_state", "area", "gc"),
+            *("clientId", "delayedOperation", "state", "current_state", "area", "gc", "name"),
         }
     assert total(cluster, "kafka_server_brokertopicmetrics_messagesin_total", topic="names") == 300
     sent = total(cluster, "kafka_server_brokertopicmetrics_bytesout_total", topic="names")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,26 @@ def test_metrics_of_a_healthy_node_show_no_offline_or_underreplicated_partitions
     assert value(found, "kafka_server_socket_server_metrics_connection_count", **on_listener) >= 0
     assert value(found, "kafka_server_socket_server_metrics_connection_creation_rate", **on_listener) > 0
     assert value(found, "process_cpu_seconds_total") > 0
+
+
+def test_metrics_have_the_fifteen_minute_rates_that_kafka_ui_reads(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "rated", 1, replication=1)
+    producer = Producer({"bootstrap.servers": broker.address})
+    producer.produce("rated", b"x" * 100_000)
+    producer.flush(30)
+    name, meter = "kafka_server_BrokerTopicMetrics_FifteenMinuteRate", ("name", "BytesInPerSec")
+    rate = await_value(lambda: page(broker).get((name, (meter, ("topic", "rated"))), 0.0))
+    assert 100 < rate < 100_000 / 5 + 1000  # at least 5 s passed since the previous update
+    assert page(broker)[name, (meter,)] > 0
+
+
+def await_value(read: Callable[[], float], timeout_s: float = 30) -> float:
+    """Return the first value that is not 0."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := read()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)  # poll, because the value depends on another process
+    return found
 
 
 def test_metrics_listener_returns_404_for_an_unknown_path(broker: BrokerProcess) -> None:

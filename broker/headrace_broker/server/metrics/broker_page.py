@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from headrace_broker.server.replicas.partitions import Partition
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
 
-_PARTITIONS_AT_ONCE = 100
 _GROUP_STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance")
 
 
@@ -124,7 +123,7 @@ def _min_isr_margin(partition: Partition) -> int:
 
 
 async def add_partitions(page: MetricsPage, broker: Broker) -> None:
-    """Add the metrics of the partitions, in chunks. The event loop does other work between two chunks."""
+    """Add the metrics of the partitions."""
     hosted = list(broker.partitions)
     led = [partition for partition in hosted if partition.leader == broker.node_id]
     counts = _PartitionCounts()
@@ -149,13 +148,6 @@ async def add_partitions(page: MetricsPage, broker: Broker) -> None:
     for families, partitions in ((_PARTITION_FAMILIES, hosted), (_LED_FAMILIES, led)):
         for name, text, value_of in families:
             page.family(name, "gauge", text)
-            await _samples(page, name, partitions, value_of)
-
-
-async def _samples(
-    page: MetricsPage, name: str, partitions: Sequence[Partition], value_of: Callable[[Partition], float]
-) -> None:
-    for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
-        for partition in partitions[start : start + _PARTITIONS_AT_ONCE]:
-            page.sample(name, value_of(partition), topic=partition.topic, partition=partition.index)
-        await asyncio.sleep(0)
+            await page.samples(
+                name, ((value_of(each), {"topic": each.topic, "partition": each.index}) for each in partitions)
+            )

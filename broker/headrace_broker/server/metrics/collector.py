@@ -20,6 +20,7 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
 from headrace_broker.server.metrics.broker_page import add_broker, add_partitions
+from headrace_broker.server.metrics.byte_rates import ByteRates
 from headrace_broker.server.metrics.meter import Latencies, Meter, RequestMetrics, TopicMetrics, api_name
 from headrace_broker.server.metrics.page import MetricsPage
 from headrace_broker.server.metrics.quorum_meter import QuorumMeter
@@ -70,6 +71,7 @@ class Collector:
         self._idle_ratio = IdleRatio(perf_counter(), thread_time())
         self._started_ms = node.now_ms()
         self._fetch_rates: dict[int, Rate] = {}
+        self._byte_rates = ByteRates(perf_counter())
 
     async def page(self) -> bytes:
         """Return the metrics page of the node as encoded text."""
@@ -83,7 +85,8 @@ class Collector:
         add_raft(page, node, self._quorum_meter)
         add_controller(page, node, self._quorum_meter)
         if node.broker is not None:
-            _topics(page, self._meter)
+            await _topics(page, self._meter)
+            await self._byte_rates.add_to(page, self._meter, perf_counter())
             add_broker(page, node.broker, self._fetch_rates)
             await add_partitions(page, node.broker)
         return page.text()
@@ -197,7 +200,7 @@ def _by_listener(page: MetricsPage, name: str, value: float, listener: str) -> N
     page.sample(name, value, listener=listener, networkProcessor=_ONLY_PROCESSOR)
 
 
-def _topics(page: MetricsPage, meter: Meter) -> None:
+async def _topics(page: MetricsPage, meter: Meter) -> None:
     meter.fold_deleted_topics()
     prefix = "kafka_server_brokertopicmetrics"
     for short, text, value_of in _TOPIC_METERS:
@@ -205,5 +208,4 @@ def _topics(page: MetricsPage, meter: Meter) -> None:
         for name, kind in ((f"{prefix}_{short}_total", "counter"), (f"{prefix}_{short}persec", "untyped")):
             page.family(name, kind, text)
             page.sample(name, sum(values.values(), value_of(meter.deleted_topics)))
-            for topic, value in values.items():
-                page.sample(name, value, topic=topic)
+            await page.samples(name, ((value, {"topic": topic}) for topic, value in values.items()))

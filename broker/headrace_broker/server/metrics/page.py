@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SAMPLES_AT_ONCE = 100
 _QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
@@ -33,11 +35,21 @@ class MetricsPage:
         self.lines.append(f"# HELP {name} {text}")
         self.lines.append(f"# TYPE {name} {kind}")
 
-    def sample(self, name: str, value: float, **labels: object) -> None:
+    def sample(self, name: str, value: float, /, **labels: object) -> None:
         """Add a sample to the current family."""
         self.lines.append(f"{name}{_labels(labels)} {value}")
 
-    def gauge(self, name: str, text: str, value: float, **labels: object) -> None:
+    async def samples(self, name: str, samples: Iterable[tuple[float, Mapping[str, object]]]) -> None:
+        """Add many samples (value, labels) to the current family.
+
+        The event loop does other work after each hundred samples, so `samples` must not be the view of a dictionary.
+        """
+        for number, (value, labels) in enumerate(samples, 1):
+            self.sample(name, value, **labels)
+            if number % _SAMPLES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def gauge(self, name: str, text: str, value: float, /, **labels: object) -> None:
         """Add a gauge with one sample."""
         self.family(name, "gauge", text)
         self.sample(name, value, **labels)
@@ -71,6 +83,7 @@ class MetricsPage:
 
 
 def _labels(labels: dict[str, object]) -> str:
+    """Return the labels with a comma after the last one, as in jmx_exporter: kafka-ui cannot parse it otherwise."""
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
+    return "{" + "".join(f'{name}="{str(value).translate(_ESCAPES)}",' for name, value in labels.items()) + "}"
