@@ -168,7 +168,7 @@ def test_every_node_exports_all_metric_names_of_kafka_dashboards(cluster: Cluste
         labels = {key for name, pairs in page for key, _ in pairs}
         assert labels <= {
             *("topic", "partition", "request", "version", "error", "quantile", "listener", "networkProcessor"),
-            *("clientId", "delayedOperation", "state", "current_state", "area", "gc", "name"),
+            *("clientId", "delayedOperation", "state", "current_state", "area", "gc", "name", "consumergroup"),
         }
     assert total(cluster, "kafka_server_brokertopicmetrics_messagesin_total", topic="names") == 300
     sent = total(cluster, "kafka_server_brokertopicmetrics_bytesout_total", topic="names")
@@ -244,3 +244,51 @@ def test_unclean_leader_election_increments_its_metric(cluster: ClusterProcess) 
 def in_sync(cluster: ClusterProcess) -> list[int]:
     found: list[int] = admin_of(cluster).list_topics("unclean", 10).topics["unclean"].partitions[0].isrs
     return found
+
+
+def commit(cluster: ClusterProcess, group: str, *offsets: TopicPartition) -> int:
+    """Commit offsets of a group. Return the node that coordinates the group."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
+    consumer.commit(offsets=list(offsets), asynchronous=False)
+    consumer.close()
+    current_offset = "kafka_consumergroup_current_offset"
+    (coordinator,) = (
+        node
+        for node, page in pages(cluster).items()
+        if any(name == current_offset and ("consumergroup", group) in labels for name, labels in page)
+    )
+    return coordinator
+
+
+def test_coordinator_exports_the_lag_of_a_group_for_partitions_on_any_broker(cluster: ClusterProcess) -> None:
+    """Each partition has one replica, so two of the leaders are not the coordinator."""
+    create(cluster, "lagging", [[1], [2], [3]])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for number in range(300):
+        producer.produce("lagging", b"x", partition=number % 3)
+    producer.flush(30)
+    coordinator = commit(cluster, "lagging", *(TopicPartition("lagging", index, 10 * index) for index in range(3)))
+    for node, page in pages(cluster).items():
+        for index in range(3):
+            labels = {"consumergroup": "lagging", "topic": "lagging", "partition": str(index)}
+            key = tuple(sorted(labels.items()))
+            expected = (10 * index, 100 - 10 * index) if node == coordinator else (None, None)
+            found = page.get(("kafka_consumergroup_current_offset", key)), page.get(("kafka_consumergroup_lag", key))
+            assert found == expected
+
+
+def test_page_lacks_only_the_lag_of_partitions_whose_leader_does_not_respond(cluster: ClusterProcess) -> None:
+    create(cluster, "paused", [[1], [2], [3]])
+    coordinator = commit(cluster, "paused", *(TopicPartition("paused", index, 0) for index in range(3)))
+    paused = next(node for node in NODES if node != coordinator)
+    cluster.pause(paused)
+    try:
+        page = scrape(cluster.log(coordinator))
+    finally:
+        cluster.resume(paused)
+    with_lag = {
+        int(dict(labels)["partition"]) + 1
+        for name, labels in page
+        if name == "kafka_consumergroup_lag" and ("consumergroup", "paused") in labels
+    }
+    assert with_lag == set(NODES) - {paused}

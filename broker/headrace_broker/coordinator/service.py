@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -301,6 +301,18 @@ class GroupCoordinator:
             runner.flush()
             groups += runner.shard.list_groups(states, types)
         return ListGroupsResponse(groups=groups)
+
+    def committed_offsets(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield the committed offsets of all groups as (group, topic, partition, offset).
+
+        The groups may change between two steps of the iterator.
+        """
+        for runner in list(self._runners.values()):
+            offsets = runner.shard.offsets
+            for group_id in offsets.group_ids():
+                for topic, partitions in list(offsets.group_offsets(group_id).items()):
+                    for partition, committed in list(partitions.items()):
+                        yield group_id, topic, partition, committed.offset
 
     async def delete_groups(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         """Handle DeleteGroups: delete empty groups and their offsets."""

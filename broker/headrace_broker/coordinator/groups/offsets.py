@@ -58,6 +58,10 @@ class OffsetStore:
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self.group_offsets(group_id).get(topic, {}).get(partition)
 
+    def group_ids(self) -> list[str]:
+        """Return the groups with committed offsets."""
+        return list(self._offsets)
+
     def topics(self) -> set[str]:
         """Return the topics for which any group has committed offsets."""
         return {topic for by_topic in self._offsets.values() for topic in by_topic}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.server.metrics.broker_page import add_broker, add_partitions
 from headrace_broker.server.metrics.byte_rates import ByteRates
+from headrace_broker.server.metrics.group_page import add_group_offsets
 from headrace_broker.server.metrics.meter import Latencies, Meter, RequestMetrics, TopicMetrics, api_name
 from headrace_broker.server.metrics.page import MetricsPage
 from headrace_broker.server.metrics.quorum_meter import QuorumMeter
@@ -89,6 +90,7 @@ class Collector:
             await self._byte_rates.add_to(page, self._meter, perf_counter())
             add_broker(page, node.broker, self._fetch_rates)
             await add_partitions(page, node.broker)
+            await add_group_offsets(page, node.broker)
         return page.text()
 
     def _idle(self, page: MetricsPage) -> None:

@@ -233,6 +233,22 @@ def test_append_error_of_an_offset_commit_is_translated_to_a_coordinator_error(
     run_scenario(scenario)
 
 
+def test_committed_offsets_can_be_listed_while_they_change() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        for group in ("g", "h", "i"):
+            await coordinator.commit_offsets(commit(7, group), 9)
+        listed = coordinator.committed_offsets()
+        first = next(listed)
+        remaining = {"g", "h", "i"} - {first[0]}
+        await coordinator.commit_offsets(commit(8, min(remaining)), 9)
+        await coordinator.delete_groups(DeleteGroupsRequest(groups_names=[first[0], max(remaining)]))
+        assert [first, *listed] == [(first[0], "t", 0, 7), (min(remaining), "t", 0, 8)]
+        coordinator.close()
+        assert list(coordinator.committed_offsets()) == []
+
+    run_scenario(scenario)
+
+
 def test_restarted_coordinator_loads_groups_and_offsets() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         member = await join_new_member(coordinator)
