@@ -1,6 +1,6 @@
 """Creates TLS contexts from a connector's `ssl.*` keys: PEM, JKS and PKCS#12 files, as in Kafka's clients.
 
-    context = client_context(TlsSettings.parse(config.originals, prefix="elastic.https."))
+    context = client_context(TlsSettings.parse(config.originals, "elastic.https."))
 
 `client_context` is the only function of `headrace.api` that reads files. Both calls raise `TlsConfigError`, which names
 the key at fault.
