@@ -18,7 +18,7 @@ _JKS_MAGIC = b"\xfe\xed\xfe\xed"
 _JKS_SALT = b"Mighty Aphrodite"
 _PRIVATE_KEY, _TRUSTED_CERTIFICATE = 1, 2
 _SHA1_SIZE = 20
-_PEM_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_PEM_CERTIFICATE = re.compile(r"-----BEGIN ((?:X509 )?CERTIFICATE)-----.*?-----END \1-----", re.DOTALL)
 _PEM_KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
 
 
@@ -56,7 +56,7 @@ def read(content: bytes, password: str | None, key_password: str | None, *, with
 def read_pem(text: str) -> KeyStore:
     """Return the first private key and all certificates of a PEM text. Any other text is a comment."""
     key = _PEM_KEY.search(text)
-    certificates = tuple(_PEM_CERTIFICATE.findall(text))
+    certificates = tuple(found[0] for found in _PEM_CERTIFICATE.finditer(text))
     return KeyStore(None if key is None else key[0], certificates, certificates)
 
 

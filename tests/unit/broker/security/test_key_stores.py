@@ -89,6 +89,8 @@ def test_private_key_and_all_certificates_are_read_from_a_pem_text_with_comments
     key = (store.key or "").strip()
     certificate = store.chain[0].strip()
     assert key_stores.read(text, None, None) == key_stores.KeyStore(key, (certificate,) * 2, (certificate,) * 2)
+    old = text.replace(b" CERTIFICATE-", b" X509 CERTIFICATE-")  # the older name, which OpenSSL also accepts
+    assert len(key_stores.read(old, None, None).chain) == 2
 
 
 @pytest.mark.parametrize("kind", ["PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY", "ENCRYPTED PRIVATE KEY"])
