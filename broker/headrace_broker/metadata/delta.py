@@ -19,9 +19,13 @@ from headrace_broker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from headrace_broker.metadata.protections import Protection, protection_of
 from headrace_broker.protocol.metadata_records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
@@ -29,9 +33,13 @@ from headrace_broker.protocol.metadata_records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 
 _CHANGED_LISTS = (
@@ -108,6 +116,7 @@ class MetadataDelta:
         self._configs: dict[tuple[int, str], Mapping[str, str]] | None = None
         self._features: dict[str, int] | None = None
         self._next_producer_id = base.next_producer_id
+        self._protections: dict[Protection, MetadataRecord] | None = None
         self._changed_partitions: dict[str, list[PartitionImage]] = {}
 
     def replay(self, record: MetadataRecord) -> None:
@@ -130,6 +139,7 @@ class MetadataDelta:
             configs=base.configs if self._configs is None else self._configs,
             features=base.features if self._features is None else self._features,
             next_producer_id=self._next_producer_id,
+            protections=base.protections if self._protections is None else self._protections,
         )
 
     # -- tables, copied on the first write ---------------------------------------------------------------------
@@ -234,6 +244,19 @@ class MetadataDelta:
             configs[key] = values
         else:
             configs.pop(key, None)
+        self._protection(record)
+
+    def _protection(self, record: MetadataRecord) -> None:
+        change = protection_of(record)
+        if change is None:
+            return
+        protection, is_set = change
+        if self._protections is None:
+            self._protections = dict(self.base.protections)
+        if is_set:
+            self._protections[protection] = record
+        else:
+            self._protections.pop(protection, None)
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:
         if self._features is None:
@@ -301,4 +324,11 @@ _REPLAY: dict[type, Callable[[MetadataDelta, Any], None]] = {
     UnregisterBrokerRecord: MetadataDelta._unregister_broker,
     BrokerRegistrationChangeRecord: MetadataDelta._change_registration,
     NoOpRecord: MetadataDelta._no_op,
+    AccessControlEntryRecord: MetadataDelta._protection,
+    RemoveAccessControlEntryRecord: MetadataDelta._protection,
+    UserScramCredentialRecord: MetadataDelta._protection,
+    RemoveUserScramCredentialRecord: MetadataDelta._protection,
+    ClientQuotaRecord: MetadataDelta._protection,
+    DelegationTokenRecord: MetadataDelta._protection,
+    RemoveDelegationTokenRecord: MetadataDelta._protection,
 }

@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace_broker.metadata.protections import Protection
+    from headrace_broker.protocol.metadata_records import MetadataRecord
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
@@ -95,6 +100,8 @@ class MetadataImage:
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
+    protections: Mapping[Protection, MetadataRecord] = field(default_factory=dict)
+    """The protections that headrace does not support, with the record that sets each of them."""
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
         """Return the topic with this id, or None if it does not exist."""

@@ -41,6 +41,7 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
             yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
     if image.next_producer_id > 0:
         yield ProducerIdsRecord(broker_id=_NO_BROKER, broker_epoch=_NO_BROKER, next_producer_id=image.next_producer_id)
+    yield from (record for record in image.protections.values() if not isinstance(record, ConfigRecord))
 
 
 def image_from_records(records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:

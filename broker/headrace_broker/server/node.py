@@ -24,6 +24,7 @@ from headrace_broker.log.storage import DiskStorage, Storage
 from headrace_broker.metadata.cluster import bootstrap_records
 from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.protections import describe
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -43,6 +44,7 @@ from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.peers import Peers
 from headrace_broker.server.kraft.quorum import Quorum
 from headrace_broker.server.kraft.quorum_watch import CHECK_INTERVAL_MS, QuorumWatch
+from headrace_broker.server.kraft.snapshot_files import check_bootstrap_file
 from headrace_broker.server.kraft.snapshotter import SnapshotPolicy, Snapshotter
 from headrace_broker.server.log_config_provider import controller_topic_configs
 from headrace_broker.server.network.busy_poll import BusyPoll
@@ -262,6 +264,21 @@ class Node:
         if not self.failed.done():
             self.failed.set_result(reason)
 
+    def _on_high_watermark_applied(self) -> None:
+        """Stop the node, even if it is alone, when the metadata contains protections that headrace does not support.
+
+        Check the image only after all committed batches were applied, because a later batch may remove a protection.
+        """
+        image = self.committed.image
+        if image.protections:
+            self._on_misconfiguration(
+                f"the metadata log contains {describe(image.protections)} at offset {image.offset}, which headrace "
+                "does not support yet: it would run the cluster without this protection. Use Apache Kafka for this "
+                "cluster, or remove the protection with Apache Kafka's tools first"
+            )
+        else:
+            self._snapshotter.on_commit()
+
     async def _serve(self) -> None:
         self._bind()
         for directory in self._directories:
@@ -278,6 +295,8 @@ class Node:
             self.committed.pop_removed_topics()  # only a broker uses them
             return
         await self.watch.wait_until_caught_up(self.config.initial_broker_registration_timeout_ms)
+        if self.failed.done():  # clients must not connect before this task is cancelled
+            raise StartError(self.failed.result())
         self._has_opened_logs = True
         await self.broker.start(lambda: self._listening.serve(self._new_connection, self.config.listeners))
 
@@ -305,6 +324,8 @@ class Node:
             segment_bytes=config.metadata_log_segment_bytes,
             segment_ms=config.metadata_log_segment_ms,
         )
+        if log.log_end_offset == 0:  # otherwise the log contains the records of the file
+            check_bootstrap_file(self.environment.storage, config.metadata_dir)
         raft_config = RaftConfig(
             node_id=self.node_id,
             voters=frozenset(config.voters),
@@ -319,7 +340,7 @@ class Node:
         self.quorum.on_commit = self.committed.apply
         self.quorum.on_failure = self.on_metadata_log_failure
         self.quorum.on_snapshot = self.committed.replace
-        self.quorum.on_high_watermark_applied = self._snapshotter.on_commit
+        self.quorum.on_high_watermark_applied = self._on_high_watermark_applied
         if self.node_id in config.voters:
             self.controller = ControllerService(
                 self.quorum,

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headrace_broker.log.storage import is_out_of_file_descriptors
+from headrace_broker.metadata.delta import ReplayError
 from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.protections import describe, protections_in
 from headrace_broker.metadata.snapshots import image_from_records
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchRequest
@@ -371,12 +373,20 @@ class Quorum:
             return
         self._committed_offset = snapshot[0]
         self.log.log.advance_high_watermark(snapshot[0])
-        self.on_snapshot(image_from_records(records, snapshot[0] - 1, snapshot[1]))
+        try:
+            image = image_from_records(records, snapshot[0] - 1, snapshot[1])
+        except ReplayError as error:
+            raise StartError(_replay_error_text(error, records)) from None
+        self.on_snapshot(image)
         logger.info("Metadata snapshot: loaded the snapshot with end offset %d", snapshot[0])
 
     def _commit(self, offset: int) -> None:
-        for records, last_offset, epoch in self.log.batches(self._committed_offset, offset):
-            self.on_commit(records, last_offset, epoch)
+        try:
+            for records, last_offset, epoch in self.log.batches(self._committed_offset, offset):
+                self.on_commit(records, last_offset, epoch)
+        except ReplayError as error:
+            batches = self.log.batches(self._committed_offset, offset)
+            raise StartError(_replay_error_text(error, (item for batch in batches for item in batch[0]))) from None
         self._committed_offset = offset
         self.log.log.advance_high_watermark(offset)
         while self._pending_appends and self._pending_appends[0][0] < offset:
@@ -443,6 +453,13 @@ def _is_other_voter_at_address(node_id: int, response: Response) -> bool:
         and partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         and leader_and_epoch(partition)[0] == node_id
     )
+
+
+def _replay_error_text(error: ReplayError, records: Iterable[MetadataRecord]) -> str:
+    """Name also the protections in the records, because a user who removes the other cause must know them."""
+    protections = protections_in(records)
+    also = f"; the metadata also contains {describe(protections)}, which headrace does not support yet"
+    return f"{error}{also if protections else ''}"
 
 
 def _no_listener(*_: object) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from headrace_broker.log.storage import Storage
+from headrace_broker.metadata.protections import describe, protections_in
 from headrace_broker.protocol.control_records import SnapshotFooterRecord, SnapshotHeaderRecord, encode_control_value
 from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
@@ -19,8 +20,10 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch, parse_control_key
 from headrace_broker.records.reader import read_batch
+from headrace_broker.server.data_dirs import StartError
 
 SUFFIX = ".checkpoint"
+BOOTSTRAP_FILE = "bootstrap.checkpoint"
 PART_SUFFIX = ".part"
 RECORDS_PER_BATCH = 100
 
@@ -102,6 +105,25 @@ class SnapshotFiles:
     def records(self, snapshot: OffsetAndEpoch) -> list[MetadataRecord]:
         """Read and check every record of a snapshot. Raises SnapshotError, OSError."""
         return parse_snapshot(self._storage.read(self.path(snapshot)))
+
+
+def check_bootstrap_file(storage: Storage, directory: str) -> None:
+    """Check the file with the first records of a cluster, which Apache Kafka's `kafka-storage format` writes.
+
+    headrace does not apply the file. Raises StartError if it contains protections, for example SCRAM credentials.
+    """
+    path = f"{directory}/{BOOTSTRAP_FILE}"
+    if not storage.exists(path):
+        return
+    try:
+        protections = protections_in(parse_snapshot(storage.read(path)))
+    except SnapshotError as error:
+        raise StartError(f"{path} is corrupt ({error}): format the directory again with kafka-storage format") from None
+    if protections:
+        raise StartError(
+            f"{path} contains {describe(protections)}, which headrace does not support yet: it would run the cluster "
+            "without this protection. Format an empty directory without them"
+        )
 
 
 def encode_snapshot(records: Iterable[MetadataRecord], epoch: int, timestamp_ms: int) -> Iterator[bytes]:

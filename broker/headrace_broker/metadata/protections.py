@@ -1,0 +1,115 @@
+"""The settings that protect a cluster of Apache Kafka, and that headrace does not support yet.
+
+A node must not run without a protection that somebody has configured. The image therefore contains the metadata records
+that set a protection: ACLs, SCRAM credentials, client quotas, delegation tokens, and the dynamic broker configs in
+`PROTECTING_KEYS`. A node stops if the image contains such a record (see `server.node`). A record that removes a
+protection removes it from the image, so a node starts again when the last protection was removed in Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from headrace_broker.metadata.image import BROKER_RESOURCE
+from headrace_broker.protocol.metadata_records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    MetadataRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+
+PROTECTING_KEYS = {
+    "alter.config.policy.class.name": "this policy for changes of configs",
+    "authorizer.class.name": "authorization",
+    "client.quota.callback.class": "these quotas",
+    "create.topic.policy.class.name": "this policy for new topics",
+    "max.connection.creation.rate": "this limit on new connections",
+    "max.connections.per.ip.overrides": "these limits on connections",
+    "principal.builder.class": "the principals of this class",
+    "ssl.client.auth": "client certificates",
+    "super.users": "authorization",
+}
+"""The broker keys that protect a cluster, with the words for what a node without support for the key lacks."""
+
+_UNPROTECTED_VALUES = {
+    "max.connection.creation.rate": ("2147483647",),
+    "principal.builder.class": ("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",),
+    "ssl.client.auth": ("none", "requested"),
+}
+"""The values of these keys that do not protect a cluster."""
+
+Protection = tuple[str, Hashable]
+"""(kind of the protection, identity of the protection within its kind)."""
+
+
+def is_protecting(key: str, value: str) -> bool:
+    """Return whether a broker config protects the cluster; `key` has no listener prefix."""
+    return bool(value) and key in PROTECTING_KEYS and value not in _UNPROTECTED_VALUES.get(key, ())
+
+
+def split_listener_prefix(key: str) -> tuple[str | None, str]:
+    """Split `listener.name.<name>.<key>` into the listener's name in upper case, and the key.
+
+    Return (None, key) if the key has no such prefix.
+    """
+    if not key.startswith("listener.name."):
+        return None, key
+    name, _, rest = key.removeprefix("listener.name.").partition(".")
+    return name.upper(), rest
+
+
+def protection_of(record: MetadataRecord) -> tuple[Protection, bool] | None:
+    """Return the protection that a record changes, and whether the record sets it (True) or removes it (False).
+
+    Return None if the record changes no protection.
+    """
+    find = _FINDERS.get(type(record))
+    return None if find is None else find(record)
+
+
+def protections_in(records: Iterable[MetadataRecord]) -> set[Protection]:
+    """Return the protections that are set after these records."""
+    found: set[Protection] = set()
+    for record in records:
+        if (change := protection_of(record)) is not None:
+            protection, is_set = change
+            (found.add if is_set else found.discard)(protection)
+    return found
+
+
+def describe(protections: Iterable[Protection]) -> str:
+    """Return the kinds of the protections and their numbers, for example `ACLs (3), client quotas (1)`."""
+    counts = Counter(kind for kind, _ in protections)
+    return ", ".join(f"{kind} ({number})" for kind, number in sorted(counts.items()))
+
+
+def _config(record: ConfigRecord) -> tuple[Protection, bool] | None:
+    key = split_listener_prefix(record.name)[1]
+    if record.resource_type != BROKER_RESOURCE or key not in PROTECTING_KEYS:
+        return None
+    protection = (f"the broker config {record.name}", record.resource_name)
+    return protection, is_protecting(key, record.value or "")
+
+
+def _quota(record: ClientQuotaRecord) -> tuple[Protection, bool]:
+    entity = frozenset((item.entity_type, item.entity_name) for item in record.entity)
+    return ("client quotas", (entity, record.key)), not record.remove
+
+
+_FINDERS: dict[type, Callable[[Any], tuple[Protection, bool] | None]] = {
+    AccessControlEntryRecord: lambda record: (("ACLs", record.id), True),
+    RemoveAccessControlEntryRecord: lambda record: (("ACLs", record.id), False),
+    UserScramCredentialRecord: lambda record: (("SCRAM credentials", (record.name, record.mechanism)), True),
+    RemoveUserScramCredentialRecord: lambda record: (("SCRAM credentials", (record.name, record.mechanism)), False),
+    DelegationTokenRecord: lambda record: (("delegation tokens", record.token_id), True),
+    RemoveDelegationTokenRecord: lambda record: (("delegation tokens", record.token_id), False),
+    ClientQuotaRecord: _quota,
+    ConfigRecord: _config,
+}
