@@ -26,6 +26,7 @@ from headrace_broker.protocol.messages.init_producer_id import InitProducerIdReq
 from headrace_broker.protocol.messages.metadata import MetadataRequest
 from headrace_broker.records.reader import read_columns
 from support.broker import running_broker
+from support.ports import has_ipv6
 from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
 
 pytestmark = pytest.mark.integration
@@ -350,7 +351,7 @@ def test_started_broker_writes_its_listener_address_to_the_file_descriptor_of_th
         found = re.fullmatch(r"localhost:(\d+)\n", address)
         assert found is not None
         for host in ("127.0.0.1", "::1"):
-            if host == "::1" and not _has_ipv6():
+            if host == "::1" and not has_ipv6():
                 continue
             socket.create_connection((host, int(found[1])), timeout=5).close()
     finally:
@@ -377,14 +378,6 @@ def test_started_controller_prints_its_listener_address(tmp_path: Path) -> None:
     finally:
         process.terminate()
         process.communicate(timeout=10)
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
 
 
 def test_connection_above_max_connections_is_closed_and_earlier_connections_still_work(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def source(worker: Worker, file: Path, topic: str, **more: str) -> dict[str, str
 def test_connect_standalone_accepts_the_configuration_files_of_kafkas_documentation_unchanged(tmp_path: Path) -> None:
     port, rest_port = free_port(), free_port()
     (tmp_path / "broker.properties").write_text(
-        f"node.id=1\nprocess.roles=broker,controller\nlisteners=PLAINTEXT://localhost:{port}\n"
+        f"node.id=1\nlisteners=PLAINTEXT://localhost:{port}\n"
         f"log.dirs={tmp_path}/log\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
     )
     (tmp_path / "source.properties").write_text(DOC_SOURCE)

@@ -46,6 +46,7 @@ def command(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **prop
     values = {
         "node.id": 4,
         "process.roles": "broker",
+        "controller.listener.names": "CONTROLLER",
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": directory,
         "initial.broker.registration.timeout.ms": 20_000,
@@ -122,7 +123,6 @@ def test_node_start_fails_if_the_other_nodes_do_not_list_the_node_as_a_voter(
         cluster_id_of(cluster),
         process_roles="broker,controller",
         listeners=f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}",
-        controller_listener_names="CONTROLLER",
         controller_quorum_voters=voters,
     )
     assert "does not have node 4 in its controller.quorum.voters" in line
@@ -221,7 +221,7 @@ def test_node_start_fails_if_its_log_directory_is_not_formatted_or_the_quorum_is
                 "controller_quorum_voters": "4@127.0.0.1:9093,5@127.0.0.1:9094",
                 "listeners": "PLAINTEXT://127.0.0.1:0",
             },
-            "add CONTROLLER://host:9093",
+            "listeners has no listener CONTROLLER; add CONTROLLER://host:port",
         ),
         (
             {

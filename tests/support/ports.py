@@ -24,6 +24,15 @@ def free_ports(count: int) -> list[int]:
     return list(found)
 
 
+def has_ipv6() -> bool:
+    """Return whether this machine has an IPv6 loopback address."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:

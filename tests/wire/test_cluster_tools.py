@@ -266,6 +266,7 @@ def broker_4(cluster: ClusterProcess, tmp_path: Path) -> Iterator[Callable[[], s
     for pair in (
         "node.id=4",
         "process.roles=broker",
+        "controller.listener.names=CONTROLLER",
         "listeners=PLAINTEXT://127.0.0.1:0",
         "broker.heartbeat.interval.ms=200",
         f"controller.quorum.voters={voters}",

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from headrace_broker.log.config import TOPIC_CONFIGS, ConfigType, LogConfig, format_value
+from headrace_broker.metadata.protections import PROTECTING_KEYS
 from headrace_broker.replication.read_replica import SELECTORS
 from headrace_broker.server.config_keys import (
     IGNORED_KEYS,
@@ -25,15 +26,9 @@ from headrace_broker.server.config_keys import (
     parse_value,
     value_type,
 )
-from headrace_broker.server.network.endpoints import (
-    DEFAULT_LISTENERS,
-    DEFAULT_PROTOCOL_MAP,
-    Listener,
-    advertised_from,
-    parse_listeners,
-    parse_protocol_map,
-    parse_voters,
-)
+from headrace_broker.server.network.endpoints import DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP, Listener, parse_voters
+from headrace_broker.server.network.listener_configs import parse_listener_configs
+from headrace_broker.server.security_keys import check_security_keys, is_security_key
 
 __all__ = ["BrokerConfig", "ConfigError"]
 
@@ -251,27 +246,26 @@ class _Parser:
         self._apply_synonyms()
         self._warn_about_unknown()
         values = self._fields()
-        listeners = self._listeners()
-        log_defaults = self._log_config()
         node_id = values.get("node_id")
         roles = values.get("process_roles") or ("broker", "controller")
+        listeners = parse_listener_configs(self.properties, roles, self.errors)
+        self._check_security(listeners.used_protocols)
+        log_defaults = self._log_config()
         voters = self._voters(node_id, roles) if isinstance(node_id, int) else {}
-        if isinstance(node_id, int) and listeners is not None:
-            self._check_own_address(node_id, voters, listeners[2])
+        if isinstance(node_id, int) and (listeners.controllers or "process.roles" not in self.properties):
+            self._check_own_address(node_id, voters, listeners.controllers)
         self._check_roles(roles)
         self._check_selector(values.get("replica_selector_class"))
-        inter_broker_listener = self._inter_broker_listener(listeners[0] if listeners else ())
         if self.errors:
             raise ConfigError(self.errors, tuple(self.warnings))
-        assert listeners is not None
         assert log_defaults is not None
         return BrokerConfig(
             **values,
-            listeners=listeners[0],
-            advertised_listeners=listeners[1],
-            controller_listeners=listeners[2],
-            controller_listener_names=listeners[3],
-            inter_broker_listener=inter_broker_listener,
+            listeners=listeners.listeners,
+            advertised_listeners=listeners.advertised,
+            controller_listeners=listeners.controllers,
+            controller_listener_names=listeners.controller_names,
+            inter_broker_listener=listeners.inter_broker,
             voters=voters,
             log_properties={key: value for key, value in self.properties.items() if key in LOG_KEYS},
             log_defaults=log_defaults,
@@ -280,27 +274,33 @@ class _Parser:
         )
 
     def _apply_synonyms(self) -> None:
-        for old, new in (("broker.id", "node.id"), ("log.dir", "log.dirs")):
-            if old not in self.properties:
-                continue
-            if new not in self.properties:
-                self.properties[new] = self.properties[old]
-            elif self.properties[old] != self.properties[new]:
-                self.warnings.append(f"{old} is ignored because {new} is set")
+        broker_id, node_id = self.properties.get("broker.id"), self.properties.get("node.id")
+        if broker_id is not None and broker_id != self.properties.setdefault("node.id", broker_id):
+            self.errors.append(f"broker.id={broker_id}: differs from node.id={node_id}; remove broker.id")
+        log_dir = self.properties.get("log.dir")
+        if log_dir is not None and log_dir != self.properties.setdefault("log.dirs", log_dir):
+            self.warnings.append("log.dir is ignored because log.dirs is set")
 
     def _warn_about_unknown(self) -> None:
         ignored: list[str] = []
         for key in self.properties:
-            if key in KNOWN_KEYS:
+            if key in KNOWN_KEYS or is_security_key(key):
                 continue
             if key in IGNORED_KEYS or key.startswith(("listener.name.", "metric.reporters")):
                 ignored.append(key)
                 continue
-            similar = nearest_key(key, KNOWN_KEYS)
+            similar = nearest_key(key, (*KNOWN_KEYS, *PROTECTING_KEYS))
             hint = f"; did you mean {similar}?" if similar else ""
             self.warnings.append(f"{key} is not a broker config and is ignored{hint}")
         if ignored:
             self.warnings.append(f"ignored Kafka configs that have no effect in this broker: {', '.join(ignored)}")
+
+    def _check_security(self, used_protocols: Mapping[str, str]) -> None:
+        ignored = check_security_keys(self.properties, used_protocols, self.errors)
+        if ignored:
+            self.warnings.append(
+                "ignored, because this node has only PLAINTEXT listeners and no authorization: " + ", ".join(ignored)
+            )
 
     def _fields(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -328,29 +328,6 @@ class _Parser:
         if normalized:
             values["log_dirs"] = normalized
 
-    def _listeners(
-        self,
-    ) -> tuple[tuple[Listener, ...], tuple[Listener, ...], tuple[Listener, ...], tuple[str, ...]] | None:
-        controller = tuple(_split(self.properties.get("controller.listener.names", "CONTROLLER")))
-        before = len(self.errors)
-        protocols = parse_protocol_map(self.properties.get("listener.security.protocol.map"), self.errors)
-        listeners = parse_listeners(
-            "listeners", self.properties.get("listeners", DEFAULT_LISTENERS), protocols, controller, self.errors
-        )
-        advertised = parse_listeners(
-            "advertised.listeners", self.properties.get("advertised.listeners", ""), protocols, controller, self.errors
-        )
-        if len(self.errors) > before:
-            return None
-        roles = self.properties.get("process.roles", "broker,controller")
-        serving = tuple(item for item in listeners if item.name not in controller and "broker" in roles)
-        if not serving and "broker" in roles:
-            self.errors.append("listeners has no listener for clients: add PLAINTEXT://host:port")
-            return None
-        quorum = tuple(item for item in listeners if item.name in controller)
-        for_clients = tuple(item for item in advertised if item.name not in controller)
-        return serving, advertised_from(serving, for_clients, self.errors), quorum, controller
-
     def _log_config(self) -> LogConfig | None:
         before = len(self.errors)
         for name, text in self.properties.items():
@@ -365,15 +342,6 @@ class _Parser:
         return LogConfig.from_properties(
             {}, {name: self.properties[name] for name in LOG_KEYS if name in self.properties}
         )
-
-    def _inter_broker_listener(self, listeners: tuple[Listener, ...]) -> str:
-        wanted = self.properties.get("inter.broker.listener.name", "").upper()
-        names = [item.name for item in listeners]
-        if wanted and names and wanted not in names:
-            self.errors.append(
-                f"inter.broker.listener.name={wanted}: not one of the broker's listeners; use one of {', '.join(names)}"
-            )
-        return wanted or (names[0] if names else "PLAINTEXT")
 
     def _voters(self, node_id: int, roles: tuple[str, ...]) -> dict[int, tuple[str, int]]:
         """Return the voters of the quorum; without configured voters, the node is the only voter."""
@@ -426,7 +394,3 @@ class _Parser:
         wanted = set(roles)  # type: ignore[call-overload]
         if not wanted or not wanted <= {"broker", "controller"}:
             self.errors.append("process.roles must be broker, controller, or broker,controller")
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]

@@ -102,12 +102,12 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
 # Keys of Kafka's broker for threads, ZooKeeper or features that this broker does not have. A separate warning says that
 # they have no effect: they are valid keys of Kafka, so the warning about unknown keys would be wrong.
 _IGNORED_KEYS = """
-advertised.host.name advertised.port background.threads broker.id.generation.enable client.quota.callback.class
-compression.gzip.level compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms
-connections.max.reauth.ms control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
+advertised.host.name advertised.port background.threads broker.id.generation.enable
+compression.gzip.level compression.lz4.level compression.zstd.level
+control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
 controlled.shutdown.retry.backoff.ms controller.quorum.append.linger.ms
 controller.quorum.retry.backoff.ms controller.socket.timeout.ms
-delegation.token.expiry.time.ms fetch.purgatory.purge.interval.requests group.consumer.assignors
+fetch.purgatory.purge.interval.requests group.consumer.assignors
 group.consumer.heartbeat.interval.ms group.consumer.session.timeout.ms group.coordinator.append.linger.ms
 group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads host.name
 inter.broker.protocol.version kafka.metrics.polling.interval.secs
@@ -120,7 +120,7 @@ num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs
 offsets.commit.required.acks offsets.load.buffer.size offsets.topic.compression.codec password.encoder.secret
 producer.purgatory.purge.interval.requests queued.max.requests replica.high.watermark.checkpoint.interval.ms
 replica.socket.receive.buffer.bytes request.timeout.ms reserved.broker.max.id
-sasl.enabled.mechanisms server.max.startup.time.ms share.coordinator.state.topic.min.isr
+server.max.startup.time.ms share.coordinator.state.topic.min.isr
 share.coordinator.state.topic.replication.factor socket.connection.setup.timeout.max.ms
 socket.connection.setup.timeout.ms telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
 transaction.max.timeout.ms transaction.remove.expired.transaction.cleanup.interval.ms

@@ -100,7 +100,6 @@ class EmbeddedBroker:
 
     def _properties(self) -> list[str]:
         properties = {
-            "process.roles": "broker,controller",
             "node.id": "1",
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(self._directory),

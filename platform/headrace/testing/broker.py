@@ -155,7 +155,6 @@ class KafkaBroker:
     def _properties(self) -> dict[str, str]:
         return {
             **_DEFAULTS,
-            "process.roles": "broker,controller",
             "node.id": "1",
             **self._config,
             "listeners": f"PLAINTEXT://{_HOST}:0",

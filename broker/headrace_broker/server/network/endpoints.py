@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_LISTENERS = "PLAINTEXT://:9092"
-DEFAULT_PROTOCOL_MAP = ",".join(f"{name}:{name}" for name in _SECURITY_PROTOCOLS)
+DEFAULT_PROTOCOL_MAP = ",".join(f"{name}:{name}" for name in SECURITY_PROTOCOLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,46 +25,37 @@ class Listener:
         return f"{self.name}://{host}:{self.port}"
 
 
-def parse_protocol_map(text: str | None, errors: list[str]) -> Mapping[str, str]:
+def split_list(text: str) -> list[str]:
+    """Split a comma-separated list, and drop empty elements."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def parse_protocol_map(text: str | None, controller_names: Sequence[str], errors: list[str]) -> Mapping[str, str]:
     """Parse listener.security.protocol.map into {listener name: security protocol}. Append errors to `errors`.
 
-    As in Kafka, a listener whose name is a security protocol uses this protocol by default.
+    As in Kafka, if the key is not set, a listener whose name is a security protocol uses this protocol, and the
+    listeners in `controller_names` use PLAINTEXT.
     """
-    mapping = {name: name for name in _SECURITY_PROTOCOLS} | {"CONTROLLER": "PLAINTEXT"}
-    for part in (text or "").split(","):
-        name, colon, protocol = part.strip().partition(":")
-        if not name:
-            continue
-        if not colon or protocol.upper() not in _SECURITY_PROTOCOLS:
+    if text is None:
+        return dict.fromkeys(controller_names, "PLAINTEXT") | {name: name for name in SECURITY_PROTOCOLS}
+    mapping = {}
+    for part in split_list(text):
+        name, colon, protocol = (word.strip() for word in part.partition(":"))
+        if not name or not colon or protocol.upper() not in SECURITY_PROTOCOLS:
             errors.append(f"listener.security.protocol.map: '{part}' is not NAME:PROTOCOL")
             continue
         mapping[name.upper()] = protocol.upper()
     return mapping
 
 
-def parse_listeners(
-    key: str, text: str, protocols: Mapping[str, str], controllers: Sequence[str], errors: list[str]
-) -> tuple[Listener, ...]:
-    """Parse a comma-separated list of listeners. Append errors, which name the config `key`, to `errors`.
-
-    `protocols` maps a listener's name to its security protocol, which must be PLAINTEXT unless the name is in
-    `controllers`.
-    """
+def parse_listeners(key: str, text: str, errors: list[str]) -> tuple[Listener, ...]:
+    """Parse a comma-separated list of listeners. Append errors, which name the config `key`, to `errors`."""
     found: list[Listener] = []
-    for part in (item.strip() for item in text.split(",")):
-        if not part:
-            continue
+    for part in split_list(text):
         listener = _parse_listener(key, part, errors)
         if listener is None:
             continue
-        protocol = protocols.get(listener.name)
-        if protocol is None:
-            errors.append(
-                f"{key}: no security protocol for listener {listener.name}: add listener.security.protocol.map"
-            )
-        elif protocol != "PLAINTEXT" and listener.name not in controllers:
-            errors.append(f"{key}: {part} uses {protocol}, which this broker does not support yet; use PLAINTEXT")
-        elif any(listener.name == other.name for other in found):
+        if any(listener.name == other.name for other in found):
             errors.append(f"{key}: listener {listener.name} appears twice")
         else:
             found.append(listener)
@@ -100,24 +92,28 @@ def advertised_from(
     """Return the advertised listener for each entry of `listeners`. Append errors to `errors`.
 
     A listener without an entry in `advertised` is advertised with its own host. If it is bound to all interfaces, it is
-    advertised with this machine's host name, or `localhost` if that name cannot be resolved. A port of 0 is replaced
-    later, when the socket is bound.
+    advertised with this machine's host name, or `localhost` if that name cannot be resolved. The same applies to an
+    entry of `advertised` without a host. A port of 0 is replaced later, when the socket is bound.
     """
     given = {item.name: item for item in advertised}
     errors += [
         f"advertised.listeners: {name} is not a listener in listeners"
         for name in given.keys() - {item.name for item in listeners}
     ]
-    errors += [
-        f"advertised.listeners: {item} is not an address that a client can connect to; specify a host"
-        for item in given.values()
-        if item.host in ("0.0.0.0", "::")
-    ]
-    return tuple(given.get(item.name) or replace(item, host=_advertised_host(item.host)) for item in listeners)
+    entries = [given.get(item.name, item) for item in listeners]
+    return tuple(replace(item, host=_advertised_host(item.host)) for item in entries)
+
+
+def is_wildcard(host: str) -> bool:
+    """Return whether a listener with this host binds all interfaces: an empty host, 0.0.0.0 or ::."""
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _advertised_host(host: str) -> str:
-    if host not in ("", "0.0.0.0", "::"):
+    if not is_wildcard(host):
         return host
     name = socket.gethostname()
     try:

@@ -2,7 +2,7 @@
 
 If the configured port is 0, the operating system chooses the port, and the node registers the chosen port. The host
 `localhost` binds the IPv4 and the IPv6 loopback address if both exist, because clients may resolve the name to either
-address. An empty host binds all interfaces, over IPv4 and IPv6.
+address. An empty host, 0.0.0.0 and [::] bind all interfaces, over IPv4 and IPv6, as in Kafka.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.network.connection import Connection
-from headrace_broker.server.network.endpoints import Listener
+from headrace_broker.server.network.endpoints import Listener, is_wildcard
 
 _BIND_ATTEMPTS = 20
 _KAFKA_DEFAULT_BUFFER_BYTES = 102_400
@@ -106,13 +106,10 @@ class SocketServer:
 
 def _addresses(listener: Listener) -> list[tuple[int, str]]:
     """Return the (family, address) pairs to bind, IPv4 first."""
-    if listener.host in ("", "0.0.0.0", "::"):
-        both: list[tuple[int, str]] = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
-        wanted = both if not listener.host else [pair for pair in both if pair[1] == listener.host]
-        return [pair for pair in wanted if pair[0] == socket.AF_INET or _has_ipv6()]
-    if listener.host == "localhost":
-        loopback: list[tuple[int, str]] = [(socket.AF_INET, "127.0.0.1")]
-        return [*loopback, (socket.AF_INET6, "::1")] if _has_ipv6() else loopback
+    if is_wildcard(listener.host) or listener.host == "localhost":
+        ipv4, ipv6 = ("0.0.0.0", "::") if is_wildcard(listener.host) else ("127.0.0.1", "::1")
+        addresses: list[tuple[int, str]] = [(socket.AF_INET, ipv4), (socket.AF_INET6, ipv6)]
+        return addresses if _has_ipv6() else addresses[:1]
     try:
         found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
     except OSError:

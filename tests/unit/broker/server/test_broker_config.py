@@ -73,6 +73,7 @@ def test_all_errors_of_a_broker_configuration_are_reported_together() -> None:
         log_retention_hours="soon",
         controller_quorum_voters="1@a:1,2@b:1",
         process_roles="broker,zookeeper",
+        controller_listener_names="CONTROLLER",
     )
     keys = sorted(error.split("=")[0].split(":")[0].split(" ")[0] for error in errors)
     assert keys == [
@@ -102,7 +103,7 @@ def test_broker_config_without_node_id_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("listeners", "words"),
     [
-        ("SASL_SSL://:9092", "SASL_SSL"),
+        ("PLAINTEXT://:9091,SASL_SSL://:9092", "SASL_SSL"),
         ("FOO://:9092", "listener.security.protocol.map"),
         ("PLAINTEXT://:9092,PLAINTEXT://:9093", "appears twice"),
         ("PLAINTEXT://:99999", "NAME://host:port"),
@@ -119,6 +120,7 @@ def test_each_named_listener_has_its_own_advertised_address() -> None:
         listeners="IN://127.0.0.1:0,OUT://[::1]:9094",
         listener_security_protocol_map="IN:PLAINTEXT,OUT:PLAINTEXT",
         advertised_listeners="OUT://broker.example:19094",
+        inter_broker_listener_name="OUT",
     )
     assert config.listeners == (Listener("IN", "127.0.0.1", 0), Listener("OUT", "::1", 9094))
     assert config.advertised_listeners == (Listener("IN", "127.0.0.1", 0), Listener("OUT", "broker.example", 19094))
