@@ -132,7 +132,7 @@ class ClientConfig:
         if kind == "producer":
             _apply_producer_rules(values, explicit, errors, warnings)
         elif kind == "consumer":
-            _apply_consumer_rules(values, errors, warnings)
+            _apply_consumer_rules(values, errors)
         warnings += _warn_about_ignored_keys(properties, kind)
         if errors:
             raise ClientConfigError(kind, errors)
@@ -196,9 +196,9 @@ def _apply_producer_rules(
         values["delivery_timeout_ms"] = min(shortest, _INT32_MAX)
 
 
-def _apply_consumer_rules(values: dict[str, Any], errors: list[str], warnings: list[str]) -> None:
+def _apply_consumer_rules(values: dict[str, Any], errors: list[str]) -> None:
     if values.get("group_protocol") == "consumer":
-        warnings.append("group.protocol=consumer: not supported yet; using the classic group protocol")
+        errors.append("group.protocol=consumer: not supported yet; remove the key to use the classic group protocol")
     if values.get("heartbeat_interval_ms", 3_000) >= values.get("session_timeout_ms", 45_000):
         errors.append("heartbeat.interval.ms must be smaller than session.timeout.ms")
     if values.get("group_instance_id") == "":

@@ -45,6 +45,13 @@ def test_assignors_can_be_set_by_java_class_name() -> None:
     assert config.assignment_strategies == ("roundrobin", "sticky")
 
 
+@pytest.mark.parametrize("value", ["consumer", "CONSUMER"])
+def test_consumer_with_the_new_group_protocol_is_refused(value: str) -> None:
+    with pytest.raises(ClientConfigError, match=r"group.protocol=consumer: not supported yet; remove the key"):
+        ClientConfig.from_properties({**SERVERS, "group.protocol": value}, "consumer")
+    assert ClientConfig.from_properties({**SERVERS, "group.protocol": "classic"}, "consumer").warnings == ()
+
+
 def test_all_client_config_errors_are_reported_at_once_with_their_keys() -> None:
     with pytest.raises(ClientConfigError) as caught:
         ClientConfig.from_properties(

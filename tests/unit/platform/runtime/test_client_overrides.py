@@ -52,6 +52,12 @@ def test_consumer_overrides_of_a_sink_that_reads_its_topics_itself_are_not_valid
     assert [problem.is_error for problem in override_problems(Sink, {"consumer.override.security.protocol": "SSL"}, {})]
 
 
+def test_consumer_override_of_the_new_group_protocol_is_an_error() -> None:
+    (problem,) = override_problems(Sink, {"name": "c", "consumer.override.group.protocol": "consumer"}, {})
+    assert (problem.key, problem.is_error) == ("consumer.override.group.protocol", True)
+    assert problem.message.startswith("consumer.override.group.protocol=consumer: not supported yet; remove the key")
+
+
 def test_client_overrides_with_null_values_are_accepted() -> None:
     config = {"producer.override.acks": None, "errors.deadletterqueue.topic.name": None, "name": None}
     assert list(override_problems(Sink, config, {})) == []

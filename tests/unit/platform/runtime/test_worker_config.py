@@ -129,7 +129,13 @@ def test_misspelt_keys_of_an_internal_topic_cause_warnings_with_suggestions() ->
 
 
 def test_error_for_an_invalid_client_setting_of_a_worker_names_the_key_with_its_prefix() -> None:
-    settings = {"producer.acks": "2", "consumer.max.poll.records": "0", "admin.retries": "x", "request.timeout.ms": "y"}
+    settings = {
+        "producer.acks": "2",
+        "consumer.max.poll.records": "0",
+        "consumer.group.protocol": "consumer",
+        "admin.retries": "x",
+        "request.timeout.ms": "y",
+    }
     result = check_worker({**DISTRIBUTED, "bootstrap.servers": "localhost:1", **settings}, WorkerConfig.distributed)
     assert result.config is None
     assert [error.partition("=")[0] for error in result.errors] == list(settings)
