@@ -18,7 +18,7 @@ from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.join_requests import ClientIdentity
 from headrace_broker.coordinator.groups.offset_fetch_responses import fetch_response, group_error, requested_groups
 from headrace_broker.coordinator.groups.offset_requests import commit_response
-from headrace_broker.coordinator.groups.records import NAME_LENGTH_MAX, decode_record
+from headrace_broker.coordinator.groups.records import NAME_LENGTH_MAX, UNSUPPORTED_TYPES, decode_record
 from headrace_broker.coordinator.groups.shard import GroupShard
 from headrace_broker.coordinator.placement import coordinator_partition
 from headrace_broker.coordinator.response_errors import with_error
@@ -51,6 +51,7 @@ from headrace_broker.protocol.messages.delete_groups import DeletableGroupResult
 from headrace_broker.protocol.messages.describe_groups import DescribedGroup
 from headrace_broker.protocol.messages.list_groups import ListedGroup
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from headrace_broker.protocol.versioned import key_type
 from headrace_broker.records.batch import CorruptBatchError
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
@@ -82,6 +83,7 @@ class GroupCoordinator:
         self._new_id = new_id
         self._runners: dict[int, ShardRunner] = {}
         self._loading: dict[int, ShardRunner] = {}
+        self._reported_types: set[int] = set()
         self._expiry: asyncio.Task[None] | None = None
 
     # -- partitions
@@ -119,7 +121,7 @@ class GroupCoordinator:
                 )
                 return
             assert columns.next_offset is not None
-            runner.load(_decode_records(columns, partition), columns.next_offset)
+            runner.load(self._decode_records(columns, partition), columns.next_offset)
             offset = columns.next_offset
             await asyncio.sleep(0)
             if self._loading.get(partition) is not runner:
@@ -362,21 +364,38 @@ class GroupCoordinator:
         runner.run(operation(runner.shard, future, runner.now_ms()))
         return await future
 
+    def _decode_records(self, columns: RecordColumns, partition: int) -> list[CoordinatorRecord]:
+        """Decode the records of committed offsets and the records of classic groups. Skip records of other types.
 
-def _decode_records(columns: RecordColumns, partition: int) -> list[CoordinatorRecord]:
-    """Decode the records of committed offsets and the records of classic groups. Skip records of other types.
+        A record that cannot be decoded is logged and skipped.
+        """
+        records = []
+        keys = columns.keys or []
+        offsets = columns.offsets or []
+        for key, value, offset in zip(keys, columns.values, offsets, strict=False):
+            if key is None:
+                continue
+            try:
+                record = decode_record(key, value)
+            except ProtocolError as error:
+                _log.warning("__consumer_offsets-%d: skipping the record at offset %d: %s", partition, offset, error)
+                continue
+            if record is not None:
+                records.append(record)
+            elif value is not None:
+                self._report_unsupported_type(key_type(key), partition, offset)
+        return records
 
-    A record that cannot be decoded is logged and skipped.
-    """
-    records = []
-    keys = columns.keys or []
-    offsets = columns.offsets or []
-    for key, value, offset in zip(keys, columns.values, offsets, strict=False):
-        try:
-            record = decode_record(key, value) if key is not None else None
-        except ProtocolError as error:
-            _log.warning("__consumer_offsets-%d: skipping the record at offset %d: %s", partition, offset, error)
-            continue
-        if record is not None:
-            records.append(record)
-    return records
+    def _report_unsupported_type(self, number: int, partition: int, offset: int) -> None:
+        """Log each record type once, because a log contains very many records of the same type."""
+        if number in self._reported_types:
+            return
+        self._reported_types.add(number)
+        _log.warning(
+            "__consumer_offsets-%d: skipping the record at offset %d and all further records of type %d (%s): headrace "
+            "supports only groups of the classic protocol. The clients of such groups must use group.protocol=classic",
+            partition,
+            offset,
+            number,
+            UNSUPPORTED_TYPES.get(number, "unknown"),
+        )

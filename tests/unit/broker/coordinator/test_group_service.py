@@ -279,6 +279,28 @@ def test_coordinator_that_loads_an_offsets_partition_skips_a_malformed_record(ca
     run_scenario(scenario)
 
 
+def test_coordinator_reports_each_type_of_unsupported_group_record_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        await coordinator.commit_offsets(commit(4), 9)
+        partition = coordinator_partition("g", PARTITIONS)
+        types = [3, 3, *range(3, 24)]
+        keys: list[bytes | None] = [number.to_bytes(2, "big") + b"whatever" for number in types]
+        topic.append(partition, build_batch(RecordColumns(values=[b"\0\0"] * len(keys), keys=keys, timestamps=0)))
+        tombstone = RecordColumns(values=[None], keys=[b"\0\x18whatever"], timestamps=0)
+        topic.append(partition, build_batch(tombstone))
+        for _ in range(2):
+            await coordinator.load(partition)
+        assert await fetch(coordinator) == 4
+        lines = [record.getMessage() for record in caplog.records if "further records of type" in record.getMessage()]
+        assert len(lines) == 21
+        assert lines[0].startswith(
+            f"__consumer_offsets-{partition}: skipping the record at offset 1 and all further records of type 3 "
+            "(ConsumerGroupMetadata): headrace supports only groups of the classic protocol"
+        )
+
+    run_scenario(scenario)
+
+
 def test_requests_during_the_load_of_an_offsets_partition_return_error_coordinator_load_in_progress() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         for n in range(20):
