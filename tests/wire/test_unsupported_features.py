@@ -6,13 +6,20 @@ Tools and user interfaces send such requests when they start, and would fail if 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import (
+    alter_client_quotas,
+    alter_configs,
+    alter_user_scram_credentials,
+    api_versions,
     create_acls,
+    create_delegation_token,
     delete_acls,
     describe_acls,
     describe_client_quotas,
@@ -20,10 +27,12 @@ from headrace_broker.protocol.messages import (
     describe_producers,
     describe_user_scram_credentials,
     find_coordinator,
+    incremental_alter_configs,
     init_producer_id,
     list_config_resources,
     list_transactions,
 )
+from headrace_broker.protocol.notation import Request
 from support.broker import BrokerProcess, running_broker
 from support.raw_client import RawClient, create_topic
 
@@ -140,6 +149,62 @@ def test_describe_user_scram_credentials_returns_no_users(client: RawClient) -> 
         ("a", ErrorCode.RESOURCE_NOT_FOUND),
         ("b", ErrorCode.DUPLICATE_RESOURCE),
     ]
+
+
+@pytest.mark.parametrize(
+    "request_type",
+    [
+        alter_client_quotas.AlterClientQuotasRequest,
+        alter_user_scram_credentials.AlterUserScramCredentialsRequest,
+        create_delegation_token.CreateDelegationTokenRequest,
+    ],
+)
+def test_request_that_sets_an_unsupported_protection_is_not_offered_and_closes_the_connection(
+    client: RawClient, request_type: type[Request[Any]]
+) -> None:
+    versions = client.call(api_versions.ApiVersionsRequest(client_software_name="raw", client_software_version="1"), 3)
+    assert request_type.__api_key__ not in {item.api_key for item in versions.api_keys}
+    client.send(request_type(), request_type.__versions__[1])
+    assert client.is_closed()
+
+
+def test_client_that_alters_scram_credentials_receives_an_error(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    user = UserScramCredentialUpsertion("a", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"password")
+    (future,) = admin.alter_user_scram_credentials([user]).values()
+    with pytest.raises(KafkaException, match="not supported"):
+        future.result(20)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "lacking"),
+    [
+        ("max.connections.per.ip.overrides", "192.0.2.1:0", "these limits on connections"),
+        ("listener.name.plaintext.ssl.client.auth", "required", "client certificates"),
+        ("listener.name.plaintext.ssl.keystore.location", "/k", "TLS and SASL"),
+        ("sasl.enabled.mechanisms", "PLAIN", "TLS and SASL"),
+        ("principal.builder.class", "com.example.Builder", "the principals of this class"),
+    ],
+)
+@pytest.mark.parametrize("broker_name", ["1", ""])
+def test_dynamic_config_that_sets_an_unsupported_protection_is_refused(
+    client: RawClient, name: str, value: str, lacking: str, broker_name: str
+) -> None:
+    label = "Broker 1" if broker_name else "Cluster-wide broker default"
+    text = f"{label}: {name} is not supported yet: headrace would run without {lacking}"
+    altered = incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=value)
+    resource = incremental_alter_configs.AlterConfigsResource(
+        resource_type=BROKER_TYPE, resource_name=broker_name, configs=[altered]
+    )
+    (result,) = client.call(incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+    assert (result.error_code, result.error_message) == (ErrorCode.INVALID_CONFIG, text)
+    replaced = alter_configs.AlterConfigsResource(
+        resource_type=BROKER_TYPE,
+        resource_name=broker_name,
+        configs=[alter_configs.AlterableConfig(name=name, value=value)],
+    )
+    (result,) = client.call(alter_configs.AlterConfigsRequest(resources=[replaced]), 2).responses
+    assert (result.error_code, result.error_message) == (ErrorCode.INVALID_CONFIG, text)
 
 
 def test_list_transactions_returns_no_transactions_and_returns_the_unknown_state_filters(client: RawClient) -> None:

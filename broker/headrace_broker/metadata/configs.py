@@ -29,6 +29,7 @@ from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.delta import apply_records
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from headrace_broker.metadata.leadership import TopicConfigs, apply_changed_election_configs
+from headrace_broker.metadata.protections import PROTECTING_KEYS, split_listener_prefix
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.metadata_records import ConfigRecord, MetadataRecord
 from headrace_broker.protocol.topic_names import topic_name_error
@@ -229,10 +230,20 @@ def _broker(name: str) -> _Resource:
 
 
 def _check_known(resource: _Resource, name: str) -> None:
+    if resource.kind == BROKER_RESOURCE:
+        _check_supported(resource, name)
     if name not in resource.keys:
         _check_values(resource, {name: ""})
     if resource.kind == BROKER_RESOURCE and resource.name != CLUSTER_WIDE and name in ELECTION_KEYS:
         raise _error(resource, f"{name} can only be set for all brokers: use --entity-default")
+
+
+def _check_supported(resource: _Resource, name: str) -> None:
+    """Raise ApiError INVALID_CONFIG for a key that protects a cluster. Its error must not say where else to set it."""
+    base = split_listener_prefix(name)[1]
+    if base in PROTECTING_KEYS or base.startswith(("ssl.", "sasl.")):
+        lacking = PROTECTING_KEYS.get(base, "TLS and SASL")
+        raise _error(resource, f"{name} is not supported yet: headrace would run without {lacking}")
 
 
 def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None:
