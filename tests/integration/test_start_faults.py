@@ -214,7 +214,14 @@ def test_node_start_fails_if_its_log_directory_is_not_formatted_or_the_quorum_is
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        ({"controller_quorum_bootstrap_servers": "a:9093,b:9093"}, "write controller.quorum.voters=1@host:port"),
+        (
+            {
+                "process_roles": "broker,controller",
+                "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9093",
+                "controller_quorum_bootstrap_servers": "a:9093,b:9093",
+            },
+            "write controller.quorum.voters=1@host:port",
+        ),
         (
             {
                 "process_roles": "broker,controller",

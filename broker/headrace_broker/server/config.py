@@ -26,7 +26,13 @@ from headrace_broker.server.config_keys import (
     parse_value,
     value_type,
 )
-from headrace_broker.server.network.endpoints import DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP, Listener, parse_voters
+from headrace_broker.server.network.endpoints import (
+    DEFAULT_LISTENERS,
+    DEFAULT_PROTOCOL_MAP,
+    Listener,
+    parse_addresses,
+    parse_voters,
+)
 from headrace_broker.server.network.listener_configs import parse_listener_configs
 from headrace_broker.server.security_keys import check_security_keys, is_security_key
 
@@ -120,6 +126,8 @@ class BrokerConfig:
     controller_listener_names: tuple[str, ...] = ()
     inter_broker_listener: str = "PLAINTEXT"
     voters: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """The voters of the quorum; empty if a broker must first find them with `bootstrap_servers`."""
+    bootstrap_servers: tuple[tuple[str, int], ...] = ()
     log_properties: Mapping[str, str] = field(default_factory=dict)
     log_defaults: LogConfig = field(default_factory=LogConfig)
     originals: Mapping[str, str] = field(default_factory=dict)
@@ -226,6 +234,7 @@ _ADDRESS_DEFAULTS = {
     "log.dir": "/tmp/kafka-logs",
     "security.inter.broker.protocol": "PLAINTEXT",
 }
+_BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
 LOG_KEYS = {name: (key, factor) for key in TOPIC_CONFIGS.values() for name, factor in key.broker_names}
 KNOWN_KEYS = frozenset((*_FIELDS, *_ADDRESS_KEYS, *LOG_KEYS))
 
@@ -241,6 +250,7 @@ class _Parser:
         self.properties = {key: value.strip() for key, value in properties.items()}
         self.errors: list[str] = []
         self.warnings: list[str] = []
+        self.bootstrap_servers: tuple[tuple[str, int], ...] = ()
 
     def parse(self) -> BrokerConfig:
         self._apply_synonyms()
@@ -251,6 +261,9 @@ class _Parser:
         listeners = parse_listener_configs(self.properties, roles, self.errors)
         self._check_security(listeners.used_protocols)
         log_defaults = self._log_config()
+        self.bootstrap_servers = parse_addresses(
+            _BOOTSTRAP_SERVERS, self.properties.get(_BOOTSTRAP_SERVERS, ""), self.errors
+        )
         voters = self._voters(node_id, roles) if isinstance(node_id, int) else {}
         if isinstance(node_id, int) and (listeners.controllers or "process.roles" not in self.properties):
             self._check_own_address(node_id, voters, listeners.controllers)
@@ -267,6 +280,7 @@ class _Parser:
             controller_listener_names=listeners.controller_names,
             inter_broker_listener=listeners.inter_broker,
             voters=voters,
+            bootstrap_servers=self.bootstrap_servers,
             log_properties={key: value for key, value in self.properties.items() if key in LOG_KEYS},
             log_defaults=log_defaults,
             originals=self.properties,
@@ -344,13 +358,19 @@ class _Parser:
         )
 
     def _voters(self, node_id: int, roles: tuple[str, ...]) -> dict[int, tuple[str, int]]:
-        """Return the voters of the quorum; without configured voters, the node is the only voter."""
+        """Return the voters of the quorum; without configured voters, a controller is the only voter.
+
+        A broker that has only bootstrap servers finds the voters when it starts.
+        """
         text = self.properties.get("controller.quorum.voters")
-        bootstrap = self.properties.get("controller.quorum.bootstrap.servers")
-        if bootstrap and not text and not ("controller" in roles and "," not in bootstrap):
+        if not text and self.bootstrap_servers:
+            if "controller" not in roles:
+                return {}
+            if len(self.bootstrap_servers) == 1:
+                return {node_id: self.bootstrap_servers[0]}
             self.errors.append(
-                f"controller.quorum.bootstrap.servers={bootstrap}: not supported, the voters' node ids are required; "
-                "write controller.quorum.voters=1@host:port,... instead"
+                f"{_BOOTSTRAP_SERVERS}={self.properties[_BOOTSTRAP_SERVERS]}: a controller needs the node ids of the "
+                "voters, because the quorum is static; write controller.quorum.voters=1@host:port,... instead"
             )
             return {}
         if not text:
@@ -372,12 +392,21 @@ class _Parser:
         self, node_id: int, voters: Mapping[int, tuple[str, int]], listeners: tuple[Listener, ...]
     ) -> None:
         """If this node is a voter, check that it has a controller listener at the port in controller.quorum.voters."""
+        port = voters[node_id][1] if node_id in voters else 0
+        ports = [listener.port for listener in listeners]
+        if self.bootstrap_servers and not self.properties.get("controller.quorum.voters"):
+            if ports and port and port not in ports:
+                self.errors.append(
+                    f"{_BOOTSTRAP_SERVERS}={self.properties[_BOOTSTRAP_SERVERS]}: port {port} is not the port of this "
+                    "node's controller listener; if the cluster has several controllers, set controller.quorum.voters "
+                    "instead"
+                )
+            return
         if len(voters) < 2 or node_id not in voters:
             return
-        port = voters[node_id][1]
         if not listeners:
             self.errors.append(f"listeners has no listener in controller.listener.names: add CONTROLLER://host:{port}")
-        elif port not in [listener.port for listener in listeners]:
+        elif port not in ports:
             self.errors.append(
                 f"controller.quorum.voters: node {node_id} has port {port}, but its listener "
                 f"{listeners[0].name} has port {listeners[0].port}: configure the same port in both"

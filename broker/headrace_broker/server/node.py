@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.log.config import LogConfig
@@ -46,6 +46,7 @@ from headrace_broker.server.kraft.quorum import Quorum
 from headrace_broker.server.kraft.quorum_watch import CHECK_INTERVAL_MS, QuorumWatch
 from headrace_broker.server.kraft.snapshot_files import check_bootstrap_file
 from headrace_broker.server.kraft.snapshotter import SnapshotPolicy, Snapshotter
+from headrace_broker.server.kraft.voter_discovery import discover_voters
 from headrace_broker.server.log_config_provider import controller_topic_configs
 from headrace_broker.server.network.busy_poll import BusyPoll
 from headrace_broker.server.network.connection import Connection, ConnectionLimits
@@ -163,6 +164,14 @@ class Node:
         cls, config: BrokerConfig, *, environment: Environment | None = None, cluster_id: str | None = None
     ) -> Node:
         """Start a node on its data directories and serve. Raises StartError."""
+        if not config.voters:
+            voters = await discover_voters(
+                config.node_id,
+                config.bootstrap_servers,
+                timeout_ms=config.initial_broker_registration_timeout_ms,
+                request_timeout_ms=config.controller_quorum_request_timeout_ms,
+            )
+            config = replace(config, voters=voters)
         node = cls(config, environment or Environment())
         await node.open(cluster_id)
         return node

@@ -86,6 +86,18 @@ def parse_voters(text: str, errors: list[str]) -> dict[int, tuple[str, int]]:
     return voters
 
 
+def parse_addresses(key: str, text: str, errors: list[str]) -> tuple[tuple[str, int], ...]:
+    """Parse a comma-separated list of host:port. Append errors, which name the config `key`, to `errors`."""
+    found = []
+    for part in split_list(text):
+        host, _, port = part.rpartition(":")
+        if host and port.isdigit() and 0 < int(port) < 65536:
+            found.append((host.strip("[]"), int(port)))
+        else:
+            errors.append(f"{key}: '{part}' is not host:port")
+    return tuple(found)
+
+
 def advertised_from(
     listeners: Sequence[Listener], advertised: Sequence[Listener], errors: list[str]
 ) -> tuple[Listener, ...]:

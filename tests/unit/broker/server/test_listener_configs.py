@@ -158,3 +158,22 @@ def test_two_listeners_share_a_port_only_with_an_ipv4_and_an_ipv6_address(second
     expected = "listeners: PLAINTEXT and CONTROLLER have the same port 9093: only an IPv4 and an IPv6 address may share"
     assert is_valid == (errors == [])
     assert is_valid or errors[0].startswith(expected)
+
+
+def test_bootstrap_server_of_the_only_controller_must_be_its_own_listener() -> None:
+    """A controller that named another controller would form a second cluster, because the quorum is static."""
+    key = "controller.quorum.bootstrap.servers"
+    base = {name: value for name, value in CONTROLLER.items() if name != "controller.quorum.voters"}
+    config = BrokerConfig.from_properties({**base, key: "localhost:9093"})
+    assert config.voters == {1: ("localhost", 9093)}
+    assert errors_of(base, controller_quorum_bootstrap_servers="other:9094") == [
+        f"{key}=other:9094: port 9094 is not the port of this node's controller listener; if the cluster has several "
+        "controllers, set controller.quorum.voters instead"
+    ]
+    assert errors_of(base, controller_quorum_bootstrap_servers="localhost") == [f"{key}: 'localhost' is not host:port"]
+
+
+def test_broker_with_bootstrap_servers_needs_no_voters() -> None:
+    base = {name: value for name, value in BROKER.items() if name != "controller.quorum.voters"}
+    config = BrokerConfig.from_properties({**base, "controller.quorum.bootstrap.servers": "a:1,[::1]:2"})
+    assert (config.voters, config.bootstrap_servers) == ({}, (("a", 1), ("::1", 2)))
