@@ -48,6 +48,27 @@ def test_invalid_properties_file_is_rejected_with_a_one_line_error(
     assert capsys.readouterr().err == f"headrace broker: {file}: Invalid \\u escape sequence: \\users\n"
 
 
+def test_each_protection_that_is_not_supported_is_one_line_of_the_start_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text(
+        "process.roles=broker,controller\nnode.id=1\nlisteners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9093\n"
+        "controller.listener.names=CONTROLLER\nlistener.security.protocol.map=CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT\n"
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\nsuper.users=User:admin\n"
+        f"log.dirs={tmp_path}/data\n"
+    )
+    assert main([str(file)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == [
+        "listener.security.protocol.map",
+        "authorizer.class.name",
+        "super.users",
+    ]
+    assert all("would run" in line for line in lines)
+    assert not (tmp_path / "data").exists()
+
+
 def test_broker_help_does_not_show_internal_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _parser().parse_args(["--help"])

@@ -49,6 +49,19 @@ def test_storage_tool_rejects_invalid_arguments(tmp_path: Path, capsys: pytest.C
     assert "controller.quorum.voters" in capsys.readouterr().err
 
 
+def test_storage_tool_refuses_scram_credentials_and_unsupported_protections(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    credentials = "SCRAM-SHA-256=[name=a,password=b]"
+    with pytest.raises(SystemExit):
+        main(["format", "-t", ID, "-c", properties(tmp_path), "--add-scram", credentials])
+    assert "--add-scram: not supported yet" in capsys.readouterr().err
+    assert main(["format", "-t", ID, "-c", properties(tmp_path, "super.users=User:a", "ssl.client.auth=required")]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert ["super.users" in lines[0], "ssl.client.auth" in lines[1], len(lines)] == [True, True, 2]
+    assert not (tmp_path / "a").exists()
+
+
 def test_storage_info_lists_problems_of_log_directories(tmp_path: Path) -> None:
     for name, cluster in (("a", ID), ("b", "AAAAAAAAAAAAAAAAAAAAAQ")):
         (tmp_path / name).mkdir()

@@ -134,6 +134,11 @@ def test_invalid_base_port_in_cluster_file_is_rejected(tmp_path: Path) -> None:
         open_layout(tmp_path, None, None, "id")
 
 
+def test_cluster_wide_override_that_sets_an_unsupported_protection_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"--property: super.users: not supported yet"):
+        _check_overrides(ClusterLayout(tmp_path, 2, 9092, "id"), {"super.users": "User:admin"})
+
+
 def test_changing_values_in_a_properties_file_keeps_the_order_of_its_lines() -> None:
     text = "# a=0\na=1\nb = 2\na=3\n"
     assert set_values(text, {"a": "9", "b": "8", "c": "7"}) == "# a=0\na=9\nb=8\nc=7\n"
