@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from support.broker import BrokerProcess, running_broker
 from support.cluster_load import create_topic
 from support.metrics import Samples, scrape, value
-from support.ports import free_port
+from support.ports import free_port, has_ipv6
 
 pytestmark = pytest.mark.integration
 
@@ -98,6 +98,15 @@ def test_metrics_listener_returns_404_for_an_unknown_path(broker: BrokerProcess)
     address = re.findall(r"Metrics: serving (http://\S+)", broker.log)[-1]
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(address.replace("/metrics", "/other"), timeout=10)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
+def test_metrics_listener_for_all_interfaces_accepts_requests_over_ipv4_and_ipv6(tmp_path: Path, host: str) -> None:
+    port = free_port()
+    with running_broker(tmp_path, headrace_metrics_listeners=f"http://{host}:{port}"):
+        for address in ("127.0.0.1", "[::1]") if has_ipv6() else ("127.0.0.1",):
+            with urllib.request.urlopen(f"http://{address}:{port}/metrics", timeout=10) as response:
+                assert response.status == 200
 
 
 @pytest.mark.parametrize("listener", ["127.0.0.1:9404", "https://127.0.0.1:9404", "http://127.0.0.1", "http://h:x"])

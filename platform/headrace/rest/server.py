@@ -87,7 +87,7 @@ class RestServer:
                     bound_advertised = sockets.get(advertised, bound_advertised)
         assert bound_advertised is not None
         host, port = bound_advertised.getsockname()[:2]
-        return scheme, str(host), int(port)
+        return scheme, f"[{host}]" if ":" in host else str(host), int(port)
 
     async def start(self, herder: Herder) -> None:
         """Start to serve requests on all bound listeners."""
@@ -201,16 +201,30 @@ def _create_server(application: Any, tls: ssl.SSLContext | None) -> uvicorn.Serv
 
 
 def _bind(key: str, listener: Listener) -> socket.socket:
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    """Bind the listener. As in Kafka Connect, a listener for all addresses accepts IPv4 and IPv6 connections."""
+    host = listener.host
+    is_dual_stack = host in ("", "0.0.0.0", "::")
+    if is_dual_stack:
+        host = "::" if _has_ipv6() else "0.0.0.0"
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_dual_stack and ":" in host:
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     try:
-        bound.bind((listener.host, listener.port))
+        bound.bind((host, listener.port))
         bound.listen(128)
     except (OSError, OverflowError) as error:
         bound.close()
         raise ListenerError(f"{key}: cannot bind {listener.text}: {_bind_error_reason(key, listener, error)}") from None
     return bound
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def _bind_error_reason(key: str, listener: Listener, error: OSError | OverflowError) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.metrics.page import CONTENT_TYPE
+from headrace_broker.server.network.endpoints import is_wildcard
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,10 @@ class MetricsEndpoint:
 
 
 def parse_listener(text: str) -> tuple[str | None, int]:
-    """Parse `http://host:port` into (host, port); an empty host stands for all interfaces. Raises StartError."""
+    """Parse `http://host:port` into (host, port). Raises StartError.
+
+    The host is None for all interfaces, over IPv4 and IPv6, which is the meaning of an empty host, 0.0.0.0 and [::].
+    """
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -77,7 +81,8 @@ def parse_listener(text: str) -> tuple[str | None, int]:
         port = None
     if port is None or parts.scheme != "http" or parts.path not in ("", "/", "/metrics"):
         raise StartError(f"{_KEY}: '{text}' does not have the form http://host:port")
-    return parts.hostname or None, port
+    host = parts.hostname or ""
+    return None if is_wildcard(host) else host, port
 
 
 def _http(status: str, body: bytes, *, with_body: bool = True) -> bytes:

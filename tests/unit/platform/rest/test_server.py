@@ -1,4 +1,4 @@
-"""Tests of the REST server's shutdown while a request is in progress."""
+"""Tests of the addresses that the REST server binds, and of its shutdown while a request is in progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.rest import server
 from headrace.rest.server import RestServer
 from headrace.runtime.worker_config import WorkerConfig
 from support.herder import make_herder
-from support.ports import free_port
+from support.ports import free_port, has_ipv6
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +74,19 @@ async def started(tmp_path: Path) -> _Server:
     started = _Server(tmp_path, 0)
     await started.start()
     return started
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
+async def test_listener_for_all_addresses_accepts_requests_over_ipv4_and_ipv6(tmp_path: Path, host: str) -> None:
+    settings = {"key.converter": "K", "value.converter": "V", "listeners": f"http://{host}:0"}
+    rest = RestServer(WorkerConfig.standalone(settings))
+    herder, _ = await make_herder(tmp_path)
+    _, _, port = rest.bind()
+    await rest.start(herder)
+    async with httpx.AsyncClient(timeout=30) as client:
+        for address in ("127.0.0.1", "[::1]") if has_ipv6() else ("127.0.0.1",):
+            assert (await client.get(f"http://{address}:{port}/")).status_code == 200
+    await rest.stop(time.monotonic())
 
 
 async def test_server_that_is_stopping_waits_for_a_pending_request(started: _Server) -> None:
