@@ -90,6 +90,15 @@ def describe(protections: Iterable[Protection]) -> str:
     return ", ".join(f"{kind} ({number})" for kind, number in sorted(counts.items()))
 
 
+def refusal_reason(protections: Iterable[Protection], offset: int) -> str:
+    """Return why a node does not run with the metadata up to `offset`, which contains these protections."""
+    return (
+        f"the metadata log contains {describe(protections)} at offset {offset}, which headrace does not support yet: "
+        "it would run the cluster without this protection. Use Apache Kafka for this cluster, or remove the protection "
+        "with Apache Kafka's tools first"
+    )
+
+
 def _config(record: ConfigRecord) -> tuple[Protection, bool] | None:
     key = split_listener_prefix(record.name)[1]
     if record.resource_type != BROKER_RESOURCE or key not in PROTECTING_KEYS:

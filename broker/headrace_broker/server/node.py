@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.log.config import LogConfig
@@ -24,7 +24,7 @@ from headrace_broker.log.storage import DiskStorage, Storage
 from headrace_broker.metadata.cluster import bootstrap_records
 from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.protections import describe
+from headrace_broker.metadata.protections import refusal_reason
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -46,7 +46,7 @@ from headrace_broker.server.kraft.quorum import Quorum
 from headrace_broker.server.kraft.quorum_watch import CHECK_INTERVAL_MS, QuorumWatch
 from headrace_broker.server.kraft.snapshot_files import check_bootstrap_file
 from headrace_broker.server.kraft.snapshotter import SnapshotPolicy, Snapshotter
-from headrace_broker.server.kraft.voter_discovery import discover_voters
+from headrace_broker.server.kraft.voter_discovery import with_voters
 from headrace_broker.server.log_config_provider import controller_topic_configs
 from headrace_broker.server.network.busy_poll import BusyPoll
 from headrace_broker.server.network.connection import Connection, ConnectionLimits
@@ -164,15 +164,7 @@ class Node:
         cls, config: BrokerConfig, *, environment: Environment | None = None, cluster_id: str | None = None
     ) -> Node:
         """Start a node on its data directories and serve. Raises StartError."""
-        if not config.voters:
-            voters = await discover_voters(
-                config.node_id,
-                config.bootstrap_servers,
-                timeout_ms=config.initial_broker_registration_timeout_ms,
-                request_timeout_ms=config.controller_quorum_request_timeout_ms,
-            )
-            config = replace(config, voters=voters)
-        node = cls(config, environment or Environment())
+        node = cls(await with_voters(config), environment or Environment())
         await node.open(cluster_id)
         return node
 
@@ -274,19 +266,16 @@ class Node:
             self.failed.set_result(reason)
 
     def _on_high_watermark_applied(self) -> None:
+        self._check_protections()
+        self._snapshotter.on_commit()
+
+    def _check_protections(self) -> None:
         """Stop the node, even if it is alone, when the metadata contains protections that headrace does not support.
 
-        Check the image only after all committed batches were applied, because a later batch may remove a protection.
+        Do not check the image before all committed batches were applied, because a later batch may remove a protection.
         """
-        image = self.committed.image
-        if image.protections:
-            self._on_misconfiguration(
-                f"the metadata log contains {describe(image.protections)} at offset {image.offset}, which headrace "
-                "does not support yet: it would run the cluster without this protection. Use Apache Kafka for this "
-                "cluster, or remove the protection with Apache Kafka's tools first"
-            )
-        else:
-            self._snapshotter.on_commit()
+        if self.image.protections and (self._has_opened_logs or self.quorum.raft.is_caught_up):
+            self._on_misconfiguration(refusal_reason(self.image.protections, self.image.offset))
 
     async def _serve(self) -> None:
         self._bind()
@@ -300,10 +289,13 @@ class Node:
         self.run_every(_MAINTENANCE_MS, self.quorum.log.resume_if_space_available)
         self.run_every(_IDLE_CHECK_MS, lambda: self.router.sweep(_IDLE_CHECK_MS))
         self.run_every(CHECK_INTERVAL_MS, self.watch.check)
+        # no record is committed after the start if the node has loaded a snapshot of all records
+        self.run_every(_MAINTENANCE_MS, self._check_protections)
         if self.broker is None:
             self.committed.pop_removed_topics()  # only a broker uses them
             return
         await self.watch.wait_until_caught_up(self.config.initial_broker_registration_timeout_ms)
+        self._check_protections()
         if self.failed.done():  # clients must not connect before this task is cancelled
             raise StartError(self.failed.result())
         self._has_opened_logs = True

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headrace_broker.client.connection import BrokerConnection
 from headrace_broker.client.errors import ClientError
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.describe_cluster import DescribeClusterRequest
+from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.log_throttle import LogThrottle
 
@@ -25,29 +27,36 @@ _VERSION_WITH_CONTROLLERS = 1
 _RETRY_S = 0.1
 
 
-async def discover_voters(
-    node_id: int, servers: Sequence[tuple[str, int]], *, timeout_ms: int, request_timeout_ms: int
-) -> dict[int, tuple[str, int]]:
-    """Return {node id: (host, port)} of the voters. Retry until a controller responds. Raises StartError.
+async def with_voters(config: BrokerConfig) -> BrokerConfig:
+    """Return the config with the voters of the quorum, which are in it already or are found now. Raises StartError."""
+    if config.voters:
+        return config
+    voters = await _discover_voters(
+        config.bootstrap_servers,
+        timeout_ms=config.initial_broker_registration_timeout_ms,
+        request_timeout_ms=config.controller_quorum_request_timeout_ms,
+    )
+    if config.node_id in voters:
+        host, port = voters[config.node_id]
+        raise StartError(
+            f"node.id={config.node_id} is the id of the controller {host}:{port}: give each node a unique node.id"
+        )
+    return replace(config, voters=voters)
 
-    `node_id` is the id of this node, which is a broker and must not be a voter.
-    """
+
+async def _discover_voters(
+    servers: Sequence[tuple[str, int]], *, timeout_ms: int, request_timeout_ms: int
+) -> dict[int, tuple[str, int]]:
+    """Return {node id: (host, port)} of the voters. Retry until a controller responds. Raises StartError."""
     loop = asyncio.get_running_loop()
     deadline_s, throttle = loop.time() + timeout_ms / 1000, LogThrottle()
     while True:
         problems = []
         for host, port in servers:
             try:
-                voters = await _voters_from(host, port, request_timeout_ms)
+                return await _voters_from(host, port, request_timeout_ms)
             except (ClientError, _NoVotersError) as error:
                 problems.append(f"{host}:{port}: {error}")
-                continue
-            if node_id in voters:
-                raise StartError(
-                    f"node.id={node_id} is the id of the controller {':'.join(map(str, voters[node_id]))}: give each "
-                    "node a unique node.id"
-                )
-            return voters
         if loop.time() >= deadline_s:
             raise StartError(
                 f"{_KEY}: no controller has responded within {timeout_ms} ms "

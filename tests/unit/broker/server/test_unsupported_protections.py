@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from headrace_broker.metadata.controller_result import ControllerResult
+from headrace_broker.metadata.delta import apply_records
 from headrace_broker.metadata.snapshots import image_records
 from headrace_broker.protocol.metadata_records import (
     AccessControlEntryRecord,
@@ -104,6 +105,15 @@ def test_node_does_not_start_if_its_metadata_snapshot_contains_a_protection(
             node.quorum.log.snapshots.finish((image.offset + 1, image.epoch))
         with pytest.raises(StartError, match=words):
             await start(tmp_path)
+
+    run(work())
+
+
+def test_node_stops_when_it_has_loaded_a_snapshot_with_a_protection_and_no_record_follows(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with started(tmp_path) as node:
+            node.committed.replace(apply_records(node.image, [ACL], node.image.offset, node.image.epoch))
+            assert "ACLs" in await asyncio.wait_for(asyncio.shield(node.failed), 10)
 
     run(work())
 
