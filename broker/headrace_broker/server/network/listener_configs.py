@@ -111,7 +111,8 @@ class _Parser:
         """Return the used listeners with their protocols, and append an error for each protocol but PLAINTEXT."""
         names = [item.name for item in listeners]
         if self._has_explicit_controllers:
-            names += self._controller_names  # a broker connects to the first of them, even if it does not bind it
+            # a node that is only a broker does not bind these listeners, but connects to the first of them
+            names += self._controller_names if self._is_controller else self._controller_names[:1]
         if self._is_broker:
             names.append(inter_broker)
         used = {name: self._protocols[name] for name in names if name in self._protocols}

@@ -115,6 +115,15 @@ def test_used_listener_with_another_protocol_than_plaintext_is_refused(
     assert f"would run the listener without {protection};" in error
 
 
+def test_broker_uses_only_the_first_controller_listener() -> None:
+    broker = {"process.roles": "broker", "listeners": "PLAINTEXT://:9092", "controller.quorum.voters": "2@a:9093"}
+    protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL"
+    names = {"listener.security.protocol.map": protocols, "controller.listener.names": "CONTROLLER,SECURE"}
+    assert warnings_of(broker | names) == ()
+    names["controller.listener.names"] = "SECURE,CONTROLLER"
+    assert keys(errors_of(broker | names)) == ["listener.security.protocol.map"]
+
+
 def test_secured_inter_broker_protocol_is_refused() -> None:
     errors = errors_of({"security.inter.broker.protocol": "SASL_SSL"})
     assert errors == [
