@@ -29,6 +29,7 @@ from typing import Protocol, cast
 
 from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.server.network.busy_poll import BusyPoll
+from headrace_broker.server.network.foreign_protocols import ForeignProtocols
 from headrace_broker.server.network.request_memory import UNCOUNTED_BYTES, RequestMemoryPool
 from headrace_broker.server.network.retriable_batch_errors import RetriableBatchErrors
 
@@ -66,6 +67,7 @@ class Router(Protocol):
     unsent_bytes: int
     busy_poll: BusyPoll
     request_memory: RequestMemoryPool
+    foreign_protocols: ForeignProtocols
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Handle one request. Raises ProtocolError if the frame violates the protocol."""
@@ -129,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         "_write_paused",
         "active",
         "client_host",
+        "client_software_name",
         "delayed_operations",
         "listener",
         "on_disconnect",
@@ -162,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self.active = True
         self.peer = "?"
         self.client_host = ""
+        self.client_software_name = ""
         self.delayed_operations: dict[object, None] = {}
         self.retriable_batch_errors = RetriableBatchErrors()
         self.on_disconnect: Callable[[], None] | None = None
@@ -316,9 +320,7 @@ class Connection(asyncio.BufferedProtocol):
             ):
                 (size,) = _SIZE.unpack_from(view, start)
                 if not _FRAME_BYTES_MIN <= size <= self._limits.request_bytes_max:
-                    self.close(
-                        f"request size {size} is not within {_FRAME_BYTES_MIN}..{self._limits.request_bytes_max} bytes"
-                    )
+                    self._close_after_invalid_size(size)
                     return
                 stop = start + 4 + size
                 if stop > end:
@@ -335,6 +337,13 @@ class Connection(asyncio.BufferedProtocol):
         self._adjust_buffer(start, end)
         if self._eof_received and not self._has_request_for_next_slice():
             self.close()
+
+    def _close_after_invalid_size(self, size: int) -> None:
+        reason = self._router.foreign_protocols.explain_invalid_size(_SIZE.pack(size), self.listener)
+        if reason is None:
+            limits = f"{_FRAME_BYTES_MIN}..{self._limits.request_bytes_max}"
+            reason = f"request size {size} is not within {limits} bytes"
+        self.close(reason)
 
     def _has_request_for_next_slice(self) -> bool:
         """Return whether a complete request waits for the next time slice. Called after the client has disconnected.

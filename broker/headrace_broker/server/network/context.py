@@ -54,6 +54,21 @@ class RequestContext:
         return self.node.router.is_controller_listener(self.listener)
 
     @property
+    def peer(self) -> str:
+        """The client's address and port, for log lines."""
+        return self._connection.peer if self._connection is not None else self.client_host
+
+    @property
+    def client_software_name(self) -> str:
+        """The client software's name in ApiVersions, or an empty string if the client has not sent it."""
+        return self._connection.client_software_name if self._connection is not None else ""
+
+    @client_software_name.setter
+    def client_software_name(self, name: str) -> None:
+        if self._connection is not None:
+            self._connection.client_software_name = name
+
+    @property
     def is_local(self) -> bool:
         """Whether this node itself sent the request."""
         return not self.listener

@@ -37,6 +37,7 @@ from headrace_broker.server.network.context import RequestContext
 from headrace_broker.server.network.controller_channel import NoControllerError
 from headrace_broker.server.network.delayed_operations import DelayedOperation
 from headrace_broker.server.network.error_responses import error_response
+from headrace_broker.server.network.foreign_protocols import ForeignProtocols
 from headrace_broker.server.network.large_requests import LARGE_FRAME_BYTES, LargeRequests, RequestSplit
 from headrace_broker.server.network.listener_types import BROKER, BROKER_ONLY, CONTROLLER
 from headrace_broker.server.network.request_memory import RequestMemoryPool
@@ -140,6 +141,7 @@ class RequestRouter:
         self.unsent_bytes = 0
         self.busy_poll = busy_poll
         self.request_memory = request_memory
+        self.foreign_protocols = ForeignProtocols()
         self.large_requests = LargeRequests()
 
     # -- connections -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.server.network.busy_poll import BusyPoll
 from headrace_broker.server.network.connection import Connection, ConnectionLimits, ResponseSlot
+from headrace_broker.server.network.foreign_protocols import ForeignProtocols
 from headrace_broker.server.network.purgatory import Purgatory
 from headrace_broker.server.network.request_memory import RequestMemoryPool
 
@@ -67,6 +68,7 @@ class FakeRouter:
         self.is_disconnected = False
         self.unsent_bytes = 0
         self.request_memory = memory or RequestMemoryPool(1 << 30)
+        self.foreign_protocols = ForeignProtocols()
         self.busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, None), processors=1)
         self.act: Callable[[Connection, bytes], None] | None = None
 
@@ -162,6 +164,26 @@ def test_invalid_request_size_closes_connection(size: int, caplog: pytest.LogCap
     assert [record.getMessage() for record in caplog.records] == [
         f"Connection from 127.0.0.1:5000: closing the connection: request size {size} is not within 8..100 bytes"
     ]
+
+
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "the client uses TLS, but listener PLAINTEXT is a PLAINTEXT listener"),
+        (b"GET / HTTP/1.1\r\n", "the client sent an HTTP request, but listener PLAINTEXT serves only Kafka's protocol"),
+        (b"PRI * HTTP/2.0\r\n", "the client sent an HTTP request, but listener PLAINTEXT serves only Kafka's protocol"),
+    ],
+)
+def test_connections_of_tls_and_http_clients_are_closed_and_one_log_line_names_the_protocol(
+    start: bytes, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for foreign_protocols in [ForeignProtocols()] * 3:
+        client = SimulatedClient()
+        client.router.foreign_protocols = foreign_protocols
+        client.send(start)
+        assert client.transport.closed
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"Connection from 127.0.0.1:5000: closing the connection: {text}")
 
 
 def test_malformed_request_closes_connection_after_responses_to_earlier_requests_are_sent(
