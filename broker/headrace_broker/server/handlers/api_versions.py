@@ -1,11 +1,13 @@
 """ApiVersions (18): the APIs and versions that this node supports, as declared by the handler modules.
 
-Version 3 is flexible and adds features in tagged fields (KIP-482, KIP-584). The response to an unsupported version has
-the format of version 0 and error 35 (UNSUPPORTED_VERSION).
+Version 3 is flexible. Its request contains the name and version of the client software (KIP-511), and its response
+contains features in tagged fields (KIP-482, KIP-584). The response to an unsupported version has the format of version
+0 and error 35 (UNSUPPORTED_VERSION).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -29,9 +31,17 @@ API_KEY = ApiKey.API_VERSIONS
 VERSIONS = (0, 4)
 LISTENERS = BROKER_AND_CONTROLLER
 
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
 
 def handle(context: RequestContext, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
     """Respond with the advertised version ranges and, from version 3 on, the features."""
+    if version >= 3:
+        if not (
+            _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+        ):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        context.client_software_name = request.client_software_name
     response = ApiVersionsResponse(api_keys=_api_keys(context.node.router.routes_for(context.listener)))
     if version >= 3:
         image = context.image
