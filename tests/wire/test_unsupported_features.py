@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from headrace_broker.protocol.errors import ErrorCode
@@ -18,6 +18,8 @@ from headrace_broker.protocol.messages import (
     alter_configs,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_delegation_token,
     delete_acls,
@@ -31,7 +33,9 @@ from headrace_broker.protocol.messages import (
     init_producer_id,
     list_config_resources,
     list_transactions,
+    write_txn_markers,
 )
+from headrace_broker.protocol.messages.api_versions import ApiVersionsRequest
 from headrace_broker.protocol.notation import Request
 from support.broker import BrokerProcess, running_broker
 from support.raw_client import RawClient, create_topic
@@ -307,11 +311,97 @@ def test_transactional_producer_fails_with_the_brokers_message_before_its_timeou
     assert "Transactions are not supported by this broker yet: remove transactional.id" in error.str()
 
 
-def test_coordinator_requests_for_transactions_and_share_groups_return_fatal_errors(client: RawClient) -> None:
-    for key_type, text in ((1, "Transactions are not supported"), (2, "Share groups are not supported")):
-        request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["k"], key_type=key_type)
-        (found,) = client.call(request, 6).coordinators
-        assert found.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        assert found.error_message.startswith(text)
-    response = client.call(init_producer_id.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4)
-    assert response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+def test_transaction_requests_of_named_clients_return_the_error_that_librdkafka_or_newer_clients_show(
+    client: RawClient,
+) -> None:
+    client.call(ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2"), 3)
+    errors = {1: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 2: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    for version in range(1, 4):
+        found = client.call(find_coordinator.FindCoordinatorRequest(key="t", key_type=1), version)
+        assert found.error_code == errors.get(version, ErrorCode.INVALID_TXN_STATE)
+        assert found.error_message.startswith("Transactions are not supported by this broker yet")
+    for version in range(4, 7):
+        request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["t"], key_type=1)
+        (item,) = client.call(request, version).coordinators
+        assert item.error_code == ErrorCode.INVALID_TXN_STATE
+        assert item.error_message.startswith("Transactions are not supported by this broker yet")
+
+
+def test_transaction_requests_of_a_client_without_a_name_find_a_coordinator_that_returns_invalid_txn_state(
+    client: RawClient,
+) -> None:
+    found = client.call(find_coordinator.FindCoordinatorRequest(key="t", key_type=1), 2)
+    assert (found.error_code, found.node_id) == (ErrorCode.NONE, 1)
+    for version in range(6):
+        request = init_producer_id.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
+        response = client.call(request, version)
+        assert (response.error_code, response.producer_id, response.producer_epoch) == (
+            ErrorCode.INVALID_TXN_STATE,
+            -1,
+            -1,
+        )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"transactional_id": ""}, {"producer_id": 5, "producer_epoch": -1}, {"producer_id": -1, "producer_epoch": 3}],
+)
+def test_init_producer_id_request_with_inconsistent_fields_is_invalid(
+    client: RawClient, fields: dict[str, Any]
+) -> None:
+    request = init_producer_id.InitProducerIdRequest(
+        **{"transactional_id": None, "transaction_timeout_ms": 1000, **fields}
+    )
+    assert client.call(request, 4).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_write_txn_markers_request_returns_invalid_txn_state_for_each_partition(client: RawClient) -> None:
+    topic = write_txn_markers.WritableTxnMarkerTopic(name="t", partition_indexes=[0, 3])
+    markers = [
+        write_txn_markers.WritableTxnMarker(
+            producer_id=number, producer_epoch=0, transaction_result=False, topics=[topic], coordinator_epoch=0
+        )
+        for number in (7, 8)
+    ]
+    response = client.call(write_txn_markers.WriteTxnMarkersRequest(markers=markers), 1)
+    assert [
+        (marker.producer_id, result.name, item.partition_index, item.error_code)
+        for marker in response.markers
+        for result in marker.topics
+        for item in result.partitions
+    ] == [(number, "t", index, ErrorCode.INVALID_TXN_STATE) for number in (7, 8) for index in (0, 3)]
+
+
+def test_coordinator_request_for_a_share_group_is_invalid(client: RawClient) -> None:
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["k"], key_type=2)
+    (found,) = client.call(request, 6).coordinators
+    assert found.error_code == ErrorCode.INVALID_REQUEST
+    assert found.error_message.startswith("Share groups are not supported")
+
+
+def test_consumer_of_the_consumer_protocol_fails_with_a_fatal_error(broker: BrokerProcess) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.address, "group.id": "new", "group.protocol": "consumer", "log_level": 0}
+    )
+    consumer.subscribe(["t"])
+    message = consumer.poll(30)
+    assert message is not None
+    assert "API version not supported" in message.error().str()
+    consumer.close()
+
+
+def test_requests_of_the_consumer_protocol_return_unsupported_version(client: RawClient) -> None:
+    keys = {
+        item.api_key: (item.min_version, item.max_version) for item in client.call(ApiVersionsRequest(), 0).api_keys
+    }
+    assert (keys[68], keys[69]) == ((0, 1), (0, 1))
+    heartbeat = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"], topic_partitions=[]
+    )
+    describe = consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=["g", "g", ""])
+    for version in (0, 1):
+        assert client.call(heartbeat, version).error_code == ErrorCode.UNSUPPORTED_VERSION
+        groups = client.call(describe, version).groups
+        assert [(group.group_id, group.error_code) for group in groups] == [
+            (name, ErrorCode.UNSUPPORTED_VERSION) for name in ("g", "g", "")
+        ]

@@ -4,9 +4,14 @@ The coordinator is the leader of the `__consumer_offsets` partition that the gro
 creates this topic. Version 1 adds the key type (0 group, 1 transaction, 2 share). From version 4 on, a request may
 contain several keys.
 
-This broker does not support transactions or share groups yet. A request for a transaction or share coordinator fails
-with CLUSTER_AUTHORIZATION_FAILED. This is the only error that both librdkafka and the Java client treat as fatal and
-report with its message. After any other error, librdkafka retries until the producer times out.
+This broker does not support transactions yet, so it returns the error from which most clients can tell that:
+
+- Java clients, librdkafka and others show the error's text. librdkafka, whose requests have at most version 2, does so
+  only after an authorization error: it repeats the request after every other error.
+- franz-go and sarama show only the error code's meaning. They send version 3 or a later version, and receive
+  INVALID_TXN_STATE, like the Java client.
+- kafkajs reports every error as "Failed to find group coordinator". It does not send its name in ApiVersions. A client
+  without a name receives this broker as its coordinator, and then an error for its InitProducerId request.
 """
 
 from __future__ import annotations
@@ -31,11 +36,10 @@ API_KEY = ApiKey.FIND_COORDINATOR
 VERSIONS = (0, 6)
 REQUEST_SPLITS = (RequestSplit(("coordinator_keys",), ("coordinators",)),)
 
-GROUP = 0
-_UNSUPPORTED = {
-    1: "Transactions are not supported by this broker yet: remove transactional.id from the producer.",
-    2: "Share groups are not supported by this broker yet: use a consumer group.",
-}
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+_NO_TRANSACTIONS = "Transactions are not supported by this broker yet: remove transactional.id from the producer."
+_NO_SHARE_GROUPS = "Share groups are not supported by this broker yet: use a consumer group."
+_LIBRDKAFKA_VERSION_MAX = 2
 
 
 def handle(
@@ -54,29 +58,43 @@ async def _create_and_respond(context: RequestContext, keys: list[str], version:
 
 
 def _respond(context: RequestContext, keys: list[str], key_type: int, version: int) -> FindCoordinatorResponse:
-    found = [_coordinator(context, key, key_type) for key in keys]
+    found = [_coordinator(context, key, key_type, version) for key in keys]
     if version >= 4:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]
     return FindCoordinatorResponse(
         error_code=only.error_code,
-        error_message=only.error_message if version >= 1 else None,
+        error_message=only.error_message if only.error_code else "NONE",  # as in Apache Kafka
         node_id=only.node_id,
         host=only.host,
         port=only.port,
     )
 
 
-def _coordinator(context: RequestContext, key: str, key_type: int) -> Coordinator:
-    if key_type in _UNSUPPORTED:
-        return _failed(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _UNSUPPORTED[key_type])
+def _coordinator(context: RequestContext, key: str, key_type: int, version: int) -> Coordinator:
+    if key_type == TRANSACTION:
+        return _transaction_coordinator(context, key, version)
+    if key_type == SHARE:
+        return _failed(key, ErrorCode.INVALID_REQUEST, _NO_SHARE_GROUPS)
     if key_type != GROUP:
         return _failed(key, ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {key_type}.")
-    broker = _leader(context, key)
+    return _found(context, key, _leader(context, key))
+
+
+def _transaction_coordinator(context: RequestContext, key: str, version: int) -> Coordinator:
+    """Return the error from which the client can tell that this broker does not support transactions."""
+    if version > _LIBRDKAFKA_VERSION_MAX:
+        return _failed(key, ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS)
+    if context.client_software_name:
+        return _failed(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS)
+    return _found(context, key, context.image.brokers.get(context.node_id))
+
+
+def _found(context: RequestContext, key: str, broker: BrokerImage | None) -> Coordinator:
     endpoint = broker.endpoint(context.listener) if broker is not None else None
     if broker is None or endpoint is None:
         return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE.message)
-    return Coordinator(key=key, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, error_message=None)
+    return Coordinator(key=key, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port)
 
 
 def _leader(context: RequestContext, key: str) -> BrokerImage | None:

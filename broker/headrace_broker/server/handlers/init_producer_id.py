@@ -3,9 +3,8 @@
 From version 3 on, a producer sends its current id and epoch to request an epoch bump after an error. This broker
 returns a new id instead.
 
-Transactions are not supported yet: a request with a transactional id fails with an error that clients treat as fatal.
-An InitProducerId response has no field for an error message, but transactional producers send FindCoordinator first,
-and the response to FindCoordinator contains the message.
+Transactions are not supported yet: a request with a transactional id fails with INVALID_TXN_STATE, which the clients
+that send such a request treat as fatal (see `find_coordinator`). The response has no field for an error message.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from headrace_broker.server.network.controller_channel import NoControllerError
 
 API_KEY = ApiKey.INIT_PRODUCER_ID
 VERSIONS = (0, 5)
+NO_ID = -1
 
 
 def handle(
     context: RequestContext, request: InitProducerIdRequest, version: int
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     """Return an id from the broker's block of producer ids; if the block is used up, allocate a new block first."""
+    if request.transactional_id == "" or (request.producer_id == NO_ID) != (request.producer_epoch == NO_ID):
+        return _failed(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+        return _failed(ErrorCode.INVALID_TXN_STATE)
     producer_id = context.broker.producer_ids.next_id()
     if producer_id is not None:
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
@@ -39,8 +40,11 @@ async def _fetch_block(context: RequestContext) -> InitProducerIdResponse:
     try:
         producer_id = await context.broker.producer_ids.next_id_from_new_block()
     except NoControllerError:  # Kafka's brokers return this error while they wait for a block; producers retry
-        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+        return _failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     except ApiError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+        return _failed(error.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _failed(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=NO_ID, producer_epoch=NO_ID)

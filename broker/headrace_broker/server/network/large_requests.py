@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 LARGE_FRAME_BYTES = 8 * 1024
 _REQUESTS_MAX = 8
 Result = TypeVar("Result")
-_KEY_FIELDS = ("group_id", "name", "topic", "topic_id", "resource_type", "resource_name")
+_KEY_FIELDS = ("group_id", "name", "topic", "topic_id", "resource_type", "resource_name", "producer_id")
 
 
 @dataclass(frozen=True, slots=True)
