@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.leadership import TopicConfigs, elect_leader
@@ -23,18 +25,22 @@ def elect_leaders(
 ) -> ControllerResult[ElectLeadersResponse]:
     """Run the requested elections.
 
-    If the request is for all partitions, the response contains only the partitions that needed an election. Raises
-    ApiError INVALID_REQUEST for an unknown election type.
+    If the request contains a partition several times, all results of the partition are equal. If the request is for all
+    partitions, the response contains only the partitions that needed an election. Raises ApiError INVALID_REQUEST for
+    an unknown election type.
     """
     election = _KINDS.get(request.election_type)
     if election is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}.")
     records: list[MetadataRecord] = []
     response = ElectLeadersResponse()
-    for name, indexes in _requested_partitions(image, request).items():
+    outcomes: dict[tuple[str, int], tuple[ErrorCode, str | None]] = {}
+    for name, indexes in _requested_partitions(image, request):
         results: list[PartitionResult] = []
         for index in indexes:
-            code, message = _elect(image, name, index, topic_configs, election, records)
+            if (name, index) not in outcomes:
+                outcomes[name, index] = _elect(image, name, index, topic_configs, election, records)
+            code, message = outcomes[name, index]
             if request.topic_partitions is not None or code != ErrorCode.ELECTION_NOT_NEEDED:
                 results.append(PartitionResult(partition_id=index, error_code=code, error_message=message))
         if results:
@@ -42,14 +48,11 @@ def elect_leaders(
     return ControllerResult(response, records)
 
 
-def _requested_partitions(image: MetadataImage, request: ElectLeadersRequest) -> dict[str, list[int]]:
-    """Return the requested partitions by topic, without duplicates."""
+def _requested_partitions(image: MetadataImage, request: ElectLeadersRequest) -> Iterable[tuple[str, Sequence[int]]]:
+    """Return the topics of the request, or all topics, with their requested partitions."""
     if request.topic_partitions is None:
-        return {name: list(range(len(topic.partitions))) for name, topic in image.topics.items()}
-    requested: dict[str, dict[int, None]] = {}
-    for item in request.topic_partitions:
-        requested.setdefault(item.topic, {}).update(dict.fromkeys(item.partitions))
-    return {name: list(indexes) for name, indexes in requested.items()}
+        return [(name, range(len(topic.partitions))) for name, topic in image.topics.items()]
+    return [(item.topic, item.partitions) for item in request.topic_partitions]
 
 
 def _elect(

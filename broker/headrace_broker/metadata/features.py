@@ -14,23 +14,15 @@ from headrace_broker.protocol.messages.update_features import (
 )
 
 
-def update_features(
-    image: MetadataImage, request: UpdateFeaturesRequest, version: int
-) -> ControllerResult[UpdateFeaturesResponse]:
+def update_features(image: MetadataImage, request: UpdateFeaturesRequest) -> ControllerResult[UpdateFeaturesResponse]:
     """Handle UpdateFeatures: reject every level other than the current one. The result contains no records."""
     error_by_feature = {update.feature: _validate_update(image, update) for update in request.feature_updates}
     errors = [error for error in error_by_feature.values() if error is not None]
     response = UpdateFeaturesResponse(error_message=None)
-    if version >= 2 and errors:
+    if errors:  # all features keep their levels, so the error is a top-level error, as in Apache Kafka
         response.error_code, response.error_message = ErrorCode.INVALID_UPDATE_VERSION, " ".join(errors)
-    response.results = [
-        UpdatableFeatureResult(
-            feature=name,
-            error_code=ErrorCode.NONE if error is None else ErrorCode.INVALID_UPDATE_VERSION,
-            error_message=error,
-        )
-        for name, error in error_by_feature.items()
-    ]
+    else:
+        response.results = [UpdatableFeatureResult(feature=name, error_message="NONE") for name in error_by_feature]
     return ControllerResult(response)
 
 

@@ -1,7 +1,8 @@
 """CreateTopics, DeleteTopics and CreatePartitions.
 
 Each function reads an image and returns a `ControllerResult`. An error in one topic of a request is reported for that
-topic and does not affect the other topics. Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
+topic and does not affect the other topics. If a request contains a topic several times, the topic has one result, with
+INVALID_REQUEST. Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headrace_broker.log.config import TOPIC_CONFIGS, resolve_config
 from headrace_broker.metadata.configs import ConfigSizeLimit, topic_config_records
@@ -33,9 +35,11 @@ from headrace_broker.protocol.messages.create_topics import (
 from headrace_broker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from headrace_broker.protocol.metadata_records import MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, names_by_metric_name, topic_name_error
+from headrace_broker.protocol.uuid_text import encode_uuid
 
 RECORDS_PER_OPERATION_MAX = 10_000
 ZERO_UUID = bytes(16)
+_NamedTopic = TypeVar("_NamedTopic", CreatableTopic, CreatePartitionsTopic)
 _ConfigResponses = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 
@@ -62,7 +66,7 @@ def create_topics(
     existing_names = names_by_metric_name(image.topics)
     config_responses: _ConfigResponses = {}
     size_limit = ConfigSizeLimit()
-    for topic in request.topics:
+    for topic in _without_duplicates(request.topics):
         try:
             if topic.name in duplicates:
                 raise _duplicate_topic_error(topic.name)
@@ -109,13 +113,7 @@ def _create_topic(
     start: int,
 ) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
     assignments = _assign(image, topic, defaults, start)
-    configs: dict[str, str | None] = {}
-    for config in topic.configs:
-        if config.name in configs:
-            raise ApiError(
-                ErrorCode.INVALID_CONFIG, f"Topic '{topic.name}': config {config.name} appears more than once."
-            )
-        configs[config.name] = config.value
+    configs = {config.name: config.value for config in topic.configs}  # the last value counts, as in Apache Kafka
     config_records = topic_config_records(topic.name, configs, size_limit)
     topic_id = new_id()
     records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
@@ -124,6 +122,7 @@ def _create_topic(
     result = CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
+        error_message=None,
         num_partitions=len(assignments),
         replication_factor=len(assignments[0]),
         configs=_effective_configs(set_values, broker_properties, config_responses),
@@ -154,6 +153,10 @@ def duplicate_names(names: Iterable[str]) -> set[str]:
     return {name for name, times in Counter(names).items() if times > 1}
 
 
+def _without_duplicates(topics: Iterable[_NamedTopic]) -> Iterable[_NamedTopic]:
+    return {topic.name: topic for topic in topics}.values()
+
+
 def _duplicate_topic_error(name: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' appears more than once in the request.")
 
@@ -165,7 +168,7 @@ def _check_new_name(image: MetadataImage, name: str, existing_names: Mapping[str
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     if name == CLUSTER_METADATA_TOPIC:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' is reserved for the metadata log.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is reserved for the metadata log.")
     other = existing_names.get(name.replace(".", "_"))
     if other is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
@@ -267,27 +270,35 @@ def delete_topics(
 ) -> ControllerResult[DeleteTopicsResponse]:
     """Delete topics, each identified by (name, zero id) or by (None, id).
 
-    A topic that was deleted and created again has a new id, so a delete by id does not affect it.
+    A topic that was deleted and created again has a new id, so a delete by id does not affect it. A topic that the
+    request contains several times is not deleted.
     """
-    records: list[MetadataRecord] = []
-    results: list[DeletableTopicResult] = []
-    removed: set[bytes] = set()
-    for name, topic_id in requested:
+    failed: list[DeletableTopicResult] = []
+    found: dict[bytes, DeletableTopicResult] = {}
+    for (name, topic_id), times in Counter(requested).items():
         try:
-            topic = _topic_to_delete(image, name, topic_id)
-            if topic.topic_id in removed:
-                raise _duplicate_topic_error(topic.name)
-            removed.add(topic.topic_id)
-            records.append(RemoveTopicRecord(topic_id=topic.topic_id))
-            results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=0))
+            topic = _topic_to_delete(image, name, topic_id, times)
         except ApiError as error:
-            results.append(
+            failed.append(
                 DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message)
             )
-    return ControllerResult(DeleteTopicsResponse(responses=results), records)
+            continue
+        is_duplicate = topic.topic_id in found  # one item has the topic's name, and one its id
+        result = found.setdefault(topic.topic_id, DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
+        if is_duplicate:
+            duplicate = _duplicate_topic_error(topic.name)
+            result.error_code, result.error_message = duplicate.code, duplicate.message
+    records: list[MetadataRecord] = [
+        RemoveTopicRecord(topic_id=topic_id) for topic_id, result in found.items() if not result.error_code
+    ]
+    return ControllerResult(DeleteTopicsResponse(responses=[*found.values(), *failed]), records)
 
 
-def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) -> TopicImage:
+def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes, times: int) -> TopicImage:
+    if name is None and topic_id == ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if times > 1:
+        raise _duplicate_topic_error(name if name is not None else encode_uuid(topic_id))
     if name is None:
         topic = image.topic_by_id(topic_id)
         if topic is None:
@@ -311,7 +322,7 @@ def create_partitions(
     records: list[MetadataRecord] = []
     results: list[CreatePartitionsTopicResult] = []
     duplicates = duplicate_names(topic.name for topic in request.topics)
-    for topic in request.topics:
+    for topic in _without_duplicates(request.topics):
         result = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
         try:
             if topic.name in duplicates:

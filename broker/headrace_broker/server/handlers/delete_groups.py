@@ -15,5 +15,6 @@ REQUEST_SPLITS = (RequestSplit(("groups_names",), ("results",)),)
 
 
 def handle(context: RequestContext, request: DeleteGroupsRequest, version: int) -> Awaitable[DeleteGroupsResponse]:
-    """Delete the groups; respond once the tombstones are committed."""
+    """Delete the groups; respond once the tombstones are committed. The response has one result for each group."""
+    request.groups_names = list(dict.fromkeys(request.groups_names))
     return context.groups.delete_groups(request)

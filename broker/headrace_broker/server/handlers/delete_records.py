@@ -6,6 +6,7 @@ Clients can no longer read the records before this offset.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 
 from headrace_broker.log.checkpoints import LOG_START_FILE
 from headrace_broker.protocol.apis import ApiKey
@@ -34,10 +35,12 @@ _FAILED = -1
 async def handle(context: RequestContext, request: DeleteRecordsRequest, version: int) -> DeleteRecordsResponse:
     """Delete the records before the requested offsets, on this leader and on every live replica.
 
-    The offset -1 stands for the high watermark.
+    The offset -1 stands for the high watermark. If the request contains a partition several times, the last offset
+    counts, as in Apache Kafka.
     """
     deleted = [
-        (topic.name, [_delete(context, topic.name, wanted) for wanted in topic.partitions]) for topic in request.topics
+        (topic, [_delete(context, topic, wanted) for wanted in partitions.values()])
+        for topic, partitions in _requested_partitions(request).items()
     ]
     _write_checkpoint(context)
     low_watermarks = {
@@ -55,6 +58,13 @@ async def handle(context: RequestContext, request: DeleteRecordsRequest, version
             for name, results in deleted
         ]
     )
+
+
+def _requested_partitions(request: DeleteRecordsRequest) -> dict[str, dict[int, DeleteRecordsPartition]]:
+    requested: defaultdict[str, dict[int, DeleteRecordsPartition]] = defaultdict(dict)
+    for topic in request.topics:
+        requested[topic.name].update((wanted.partition_index, wanted) for wanted in topic.partitions)
+    return requested
 
 
 def _final_result(

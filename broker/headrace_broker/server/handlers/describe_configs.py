@@ -57,6 +57,7 @@ A list is slow to build, so topics with equal configs share one list.
 
 def handle(context: RequestContext, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
     """Describe each resource; the result for a resource that does not exist is an error."""
+    # One result for each resource: unlike Apache Kafka, a small request cannot make the broker build a huge response.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     topics: _DescribedTopics = {}
     results = [_describe(context, resource, request, topics) for resource in resources.values()]
@@ -69,9 +70,7 @@ def _describe(
     request: DescribeConfigsRequest,
     topics: _DescribedTopics,
 ) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(
-        resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
-    )
+    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
         if resource.resource_type == TOPIC_RESOURCE:
             configs = _topic_configs(context, resource.resource_name, request, topics)

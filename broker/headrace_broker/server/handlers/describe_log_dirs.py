@@ -13,6 +13,7 @@ from headrace_broker.log.directory import LogDirectory
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -31,7 +32,7 @@ async def handle(context: RequestContext, request: DescribeLogDirsRequest, versi
 
     Without a topic list, describe all partitions.
     """
-    wanted = None if request.topics is None else {item.topic: set(item.partitions) for item in request.topics}
+    wanted = None if request.topics is None else _requested_partitions(request.topics)
     by_dir: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
         directory.path: defaultdict(list) for directory in context.logs.directories
     }
@@ -45,6 +46,13 @@ async def handle(context: RequestContext, request: DescribeLogDirsRequest, versi
             DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size_bytes)
         )
     return DescribeLogDirsResponse(results=[_result(item, by_dir[item.path]) for item in context.logs.directories])
+
+
+def _requested_partitions(topics: list[DescribableLogDirTopic]) -> dict[str, set[int]]:
+    requested: defaultdict[str, set[int]] = defaultdict(set)
+    for item in topics:
+        requested[item.topic].update(item.partitions)
+    return requested
 
 
 def _result(directory: LogDirectory, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:

@@ -7,6 +7,8 @@ special: -1 latest (the high watermark), -2 earliest, -3 maximum timestamp (vers
 
 from __future__ import annotations
 
+from collections import Counter
+
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.list_offsets import (
@@ -36,15 +38,24 @@ _UNKNOWN = (-1, -1, -1)
 
 
 def handle(context: RequestContext, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
-    """Look up an offset of each partition; an error in one partition does not affect the others."""
-    topics: list[ListOffsetsTopicResponse] = []
+    """Look up an offset of each partition; an error in one partition does not affect the others.
+
+    If the request contains a partition several times, the partition has one result, with INVALID_REQUEST.
+    """
+    times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
+    topics: dict[str, ListOffsetsTopicResponse] = {}
     for topic in request.topics:
-        results = [
-            _look_up(context, topic.name, wanted, version, is_replica=request.replica_id >= 0)
-            for wanted in topic.partitions
-        ]
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
-    return ListOffsetsResponse(topics=topics)
+        results = topics.setdefault(topic.name, ListOffsetsTopicResponse(name=topic.name)).partitions
+        for wanted in topic.partitions:
+            index = wanted.partition_index
+            requested = times.pop((topic.name, index), 0)
+            if requested == 1:
+                results.append(_look_up(context, topic.name, wanted, version, is_replica=request.replica_id >= 0))
+            elif requested > 1:
+                results.append(
+                    ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
+                )
+    return ListOffsetsResponse(topics=list(topics.values()))
 
 
 def _look_up(

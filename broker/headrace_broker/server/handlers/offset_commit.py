@@ -93,9 +93,9 @@ def _error_for(
 def _merge(
     committed: list[OffsetCommitResponseTopic], rejected: list[OffsetCommitResponseTopic]
 ) -> list[OffsetCommitResponseTopic]:
-    """Merge the results. A topic with both committed and rejected partitions has one entry."""
-    by_topic = {(topic.name, topic.topic_id): topic for topic in committed}
-    for topic in rejected:
+    """Merge the results. A topic has one entry, even if the request contains it several times."""
+    by_topic: dict[tuple[str, bytes], OffsetCommitResponseTopic] = {}
+    for topic in (*committed, *rejected):
         entry = by_topic.setdefault((topic.name, topic.topic_id), topic)
         if entry is not topic:
             entry.partitions.extend(topic.partitions)

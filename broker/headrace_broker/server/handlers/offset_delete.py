@@ -22,6 +22,8 @@ REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("topics", "partitions"
 
 async def handle(context: RequestContext, request: OffsetDeleteRequest, version: int) -> OffsetDeleteResponse:
     """Pass the existing partitions to the coordinator, and return errors for missing partitions."""
+    if not request.group_id:
+        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     requested = request.topics
     request.topics = [
         OffsetDeleteRequestTopic(

@@ -18,5 +18,5 @@ IS_FORWARDED = True
 
 
 async def handle(context: RequestContext, request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesResponse:
-    """Check each feature and return one result per feature."""
-    return await context.controller.submit(lambda image: update_features(image, request, version))
+    """Check each feature. An invalid level of one feature is an error of the whole request."""
+    return await context.controller.submit(lambda image: update_features(image, request))

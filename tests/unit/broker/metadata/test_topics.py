@@ -19,6 +19,7 @@ from headrace_broker.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from headrace_broker.protocol.metadata_records import TopicRecord
 
 ZERO = bytes(16)
 ids = count(1)
@@ -132,9 +133,12 @@ def test_topics_that_exceed_the_limits_of_a_request_are_rejected_before_partitio
 
 
 def test_duplicate_topic_in_request_is_rejected() -> None:
-    result = create(cluster(1), topic("t"), topic("t"))
-    assert [result.error_code for result in result.response.topics] == [ErrorCode.INVALID_REQUEST] * 2
-    assert result.records == []
+    result = create(cluster(1), topic("t"), topic("u"), topic("t"))
+    assert [(item.name, item.error_code) for item in result.response.topics] == [
+        ("t", ErrorCode.INVALID_REQUEST),
+        ("u", ErrorCode.NONE),
+    ]
+    assert [record.name for record in result.records if isinstance(record, TopicRecord)] == ["u"]
 
 
 def test_create_topics_request_with_validate_only_writes_no_records() -> None:
@@ -190,6 +194,30 @@ def test_topics_are_deleted_by_id_or_name_and_unknown_topics_are_reported() -> N
     assert [result.error_code for result in result.response.responses] == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert result.response.responses[0].name == "a"
     assert apply_result(image, result).topics == {}
+
+
+def test_topics_that_the_request_contains_twice_are_not_deleted() -> None:
+    image = apply_result(cluster(1), create(cluster(1), topic("a"), topic("b"), topic("c"), topic("d")))
+    id_of = {name: found.topic_id for name, found in image.topics.items()}
+    result = delete_topics(
+        image,
+        [
+            ("a", ZERO),
+            ("a", ZERO),
+            (None, id_of["b"]),
+            (None, id_of["b"]),
+            ("c", ZERO),
+            (None, id_of["c"]),
+            ("d", ZERO),
+        ],
+    )
+    assert {(item.name, item.topic_id): item.error_code for item in result.response.responses} == {
+        ("a", ZERO): ErrorCode.INVALID_REQUEST,
+        (None, id_of["b"]): ErrorCode.INVALID_REQUEST,
+        ("c", id_of["c"]): ErrorCode.INVALID_REQUEST,
+        ("d", id_of["d"]): ErrorCode.NONE,
+    }
+    assert sorted(apply_result(image, result).topics) == ["a", "b", "c"]
 
 
 def test_create_partitions_request_can_only_increase_the_partition_count() -> None:
