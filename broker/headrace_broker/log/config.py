@@ -7,7 +7,7 @@ with this module; DescribeConfigs returns the results of `resolve_config`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -81,7 +81,11 @@ THROTTLED_RATES = ("leader.replication.throttled.rate", "follower.replication.th
 """Replication quotas of a broker in bytes per second, for the replicas that a topic lists as throttled. The first quota
 limits the bytes that the broker sends as leader. The second quota limits the bytes that it fetches as follower."""
 
-BROKER_CONFIGS = {key.broker_names[0][0]: key for key in TOPIC_CONFIGS.values() if key.broker_names} | {
+BROKER_CONFIGS = {
+    key.broker_names[0][0]: replace(key, name=key.broker_names[0][0])
+    for key in TOPIC_CONFIGS.values()
+    if key.broker_names
+} | {
     name: ConfigKey(
         name,
         ConfigType.LONG,

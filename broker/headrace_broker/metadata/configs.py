@@ -36,6 +36,8 @@ from headrace_broker.protocol.topic_names import topic_name_error
 
 ELECTION_KEYS = frozenset(("min.insync.replicas", "unclean.leader.election.enable"))
 CLUSTER_WIDE = ""
+_UNSUPPORTED_RESOURCES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
+"""The names of the resource types whose configs cannot be altered on this broker."""
 CONFIG_CHARACTERS_MAX = 1 << 20
 """Limit on the total length of the config values in one request, and on the length of one resulting value."""
 
@@ -49,11 +51,20 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
+_OPERATIONS = frozenset(ConfigOperation)
 Alteration = tuple[str, int, str | None]
 """(config key, ConfigOperation, value) of one alteration in an IncrementalAlterConfigs request."""
 
-Changes = Sequence[Alteration] | Mapping[str, str | None]
-"""The changes of one resource. A mapping replaces all configs (AlterConfigs), a sequence alters single keys."""
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The configs, as (config key, value), that replace all configs of a resource (AlterConfigs)."""
+
+    configs: Sequence[tuple[str, str | None]]
+
+
+Changes = Sequence[Alteration] | Replacement
+"""The changes of one resource: a replacement of all configs, or alterations of single configs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +127,7 @@ def alter_configs(
                     ErrorCode.INVALID_REQUEST,
                     f"Each resource must appear at most once, but '{name}' appears more than once.",
                 )
-            size_limit.add(changes.values() if isinstance(changes, Mapping) else [value for _, _, value in changes])
+            size_limit.add(value for *_, value in _alterations(changes))
             records += _alter_resource(image, _resource(image, kind, name), changes)
             results.append(None)
         except ApiError as error:
@@ -128,48 +139,54 @@ def alter_configs(
 
 def _alter_resource(image: MetadataImage, resource: _Resource, changes: Changes) -> list[MetadataRecord]:
     before = image.configs.get((resource.kind, resource.name), {})
-    if isinstance(changes, Mapping):
-        for name in changes:
+    for name, times in Counter(name for name, *_ in _alterations(changes)).items():
+        if times > 1:
+            raise _error(resource, f"config {name} is altered twice in one request", ErrorCode.INVALID_REQUEST)
+    after = {} if isinstance(changes, Replacement) else dict(before)
+    for name, operation, value in _alterations(changes):
+        _check_operation(resource, name, operation, value)
+        if operation != ConfigOperation.DELETE:
             _check_known(resource, name)
-        after = {name: value for name, value in changes.items() if value is not None}
-    else:
-        after = dict(before)
-        for name, times in Counter(name for name, _, _ in changes).items():
-            if times > 1:
-                raise _error(resource, f"config {name} is altered twice in one request", ErrorCode.INVALID_REQUEST)
-        for alteration in changes:
-            if not _is_deletion_of_unset_broker_config(resource, before, alteration):
-                _check_known(resource, alteration[0])
-            _alter(resource, after, alteration)
-    _check_values(resource, after)
+        _alter(resource, after, (name, operation, value))
+    _check_values(
+        resource, {name: value for name, value in after.items() if _is_checked(resource, before, name, value)}
+    )
     _check_min_isr_is_kept(resource, before, after)
     records = [_record(resource, name, value) for name, value in after.items() if before.get(name) != value]
     return records + [_record(resource, name, None) for name in before if name not in after]
 
 
-def _is_deletion_of_unset_broker_config(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
-    """Return whether the alteration deletes a broker config that is not in `before`, the configs set so far.
+def _is_checked(resource: _Resource, before: Mapping[str, str], name: str, value: str) -> bool:
+    """Return whether to validate the config. An unchanged config that only another version knows is kept as it is."""
+    return name in resource.keys or before.get(name) != value
 
-    Such a deletion is not an error: kafka-reassign-partitions deletes a broker's throttle configs without checking
-    whether they are set.
-    """
-    name, operation, _ = alteration
-    return resource.kind == BROKER_RESOURCE and operation == ConfigOperation.DELETE and name not in before
+
+def _alterations(changes: Changes) -> Sequence[Alteration]:
+    if isinstance(changes, Replacement):
+        return [(name, ConfigOperation.SET, value) for name, value in changes.configs]
+    return changes
+
+
+def _check_operation(resource: _Resource, name: str, operation: int, value: str | None) -> None:
+    if operation not in _OPERATIONS:
+        raise _error(resource, f"config {name}: unknown operation {operation}", ErrorCode.INVALID_REQUEST)
+    if value is None and operation != ConfigOperation.DELETE:
+        raise _error(resource, f"config {name} needs a value", ErrorCode.INVALID_REQUEST)
 
 
 def _alter(resource: _Resource, values: dict[str, str], alteration: Alteration) -> None:
+    """Apply the alteration to `values`.
+
+    The deletion of a config that is not set, or that does not exist, is not an error: kafka-reassign-partitions deletes
+    throttle configs without checking whether they are set.
+    """
     name, operation, value = alteration
     if operation == ConfigOperation.DELETE:
         values.pop(name, None)
         return
-    if value is None:
-        raise _error(resource, f"config {name} needs a value", ErrorCode.INVALID_REQUEST)
-    if operation == ConfigOperation.SET:
-        values[name] = value
-    elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
-        values[name] = _edited_list(resource, values, name, ConfigOperation(operation), value)
-    else:
-        raise _error(resource, f"config {name}: unknown operation {operation}", ErrorCode.INVALID_REQUEST)
+    assert value is not None
+    is_set = operation == ConfigOperation.SET
+    values[name] = value if is_set else _edited_list(resource, values, name, ConfigOperation(operation), value)
 
 
 def _edited_list(
@@ -208,8 +225,14 @@ def _partition_records(
 def _resource(image: MetadataImage, kind: int, name: str) -> _Resource:
     if kind == BROKER_RESOURCE:
         return _broker(name)
+    if kind in _UNSUPPORTED_RESOURCES:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Configs of {_UNSUPPORTED_RESOURCES[kind]} '{name}' cannot be altered yet."
+        )
     if kind != TOPIC_RESOURCE:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Configs of resource type {kind} ('{name}') are not supported.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind} of resource '{name}'.")
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Topics have no default configs: the topic name must not be empty.")
     name_error = topic_name_error(name)
     if name_error is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, name_error)
@@ -256,7 +279,8 @@ def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None
     try:
         resource.validate(values)
     except InvalidConfigError as error:
-        raise _error(resource, str(error)) from None
+        code = ErrorCode.INVALID_REQUEST if resource.kind == BROKER_RESOURCE else ErrorCode.INVALID_CONFIG
+        raise _error(resource, str(error), code) from None
 
 
 def _check_min_isr_is_kept(resource: _Resource, before: Mapping[str, str], after: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from headrace_broker.log.config import ConfigType
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 BROKER_LOGGER_RESOURCE = 8
 CLIENT_METRICS_RESOURCE = 16
@@ -63,6 +64,20 @@ CLIENT_METRICS_CONFIGS = (
     DefaultConfig("match", ConfigType.LIST, "", "Patterns that select the clients."),
     DefaultConfig("metrics", ConfigType.LIST, "", "Prefixes of the metrics' names; empty selects none."),
 )
+
+
+def check_broker_id(name: str, own_id: int, expectation: str) -> None:
+    """Raise ApiError INVALID_REQUEST, with Apache Kafka's message, unless the resource name is this broker's id.
+
+    `expectation` is the part of the message between this broker's id and `name`.
+    """
+    try:
+        broker_id = int(name)
+    except ValueError:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
+    if broker_id != own_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own_id}{expectation} {name}")
+
 
 _LOG4J_LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL", "NOTSET": "TRACE"}
 

@@ -45,7 +45,7 @@ async def reassign(injector: FaultInjector) -> None:
 async def change_min_insync(injector: FaultInjector) -> None:
     """Set the config min.insync.replicas to 1 or 2 for the topic that keeps all records."""
     value = injector.rng.choice(("1", "2"))
-    resources = [(TOPIC_RESOURCE, _TOPIC, {_MIN_INSYNC_REPLICAS: value})]
+    resources = [(TOPIC_RESOURCE, _TOPIC, [(_MIN_INSYNC_REPLICAS, 0, value)])]
     _request_change(
         injector.cluster,
         f"{_TOPIC}: set {_MIN_INSYNC_REPLICAS}={value}",

@@ -40,6 +40,7 @@ from headrace_broker.server.resource_configs import (
     GROUP_CONFIGS,
     GROUP_RESOURCE,
     DefaultConfig,
+    check_broker_id,
     logger_levels,
 )
 
@@ -129,7 +130,7 @@ def _broker_configs(
             for name, value in values.items()
             if name in BROKER_CONFIGS
         ]
-    _check_broker_id(context, resource.resource_name, "or empty string, but received")
+    check_broker_id(resource.resource_name, context.node_id, " or empty string, but received")
     static = {item.name: item for item in context.config.described()}
     dynamic = altered_configs(context.image, context.node_id)
     types = {name: BROKER_CONFIGS[name].type for name in THROTTLED_RATES} | {
@@ -174,7 +175,7 @@ def _logger_levels(
 ) -> list[DescribeConfigsResourceResult]:
     if not resource.resource_name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-    _check_broker_id(context, resource.resource_name, "but received")
+    check_broker_id(resource.resource_name, context.node_id, " but received")
     return [
         DescribeConfigsResourceResult(
             name=name, value=level, read_only=True, config_source=ConfigSource.DYNAMIC_BROKER_LOGGER, documentation=None
@@ -218,21 +219,6 @@ def _synonyms(
     if not request.include_synonyms:
         return []
     return [DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in values]
-
-
-def _check_broker_id(context: RequestContext, name: str, joined_by: str) -> None:
-    """Raise ApiError with Apache Kafka's message unless `name` is this broker's id.
-
-    `joined_by` is the part of the message between this broker's id and `name`.
-    """
-    try:
-        broker_id = int(name)
-    except ValueError:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
-    if broker_id != context.node_id:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {context.node_id} {joined_by} {name}"
-        )
 
 
 def _unknown_type(

@@ -8,7 +8,7 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from headrace_broker.server.config_changes import alter
+from headrace_broker.server.config_changes import alter, reject_other_brokers
 from headrace_broker.server.network.context import RequestContext
 from headrace_broker.server.network.large_requests import RequestSplit
 from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
@@ -18,6 +18,13 @@ VERSIONS = (0, 1)
 LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
 REQUEST_SPLITS = (RequestSplit(("resources",), ("responses",), keep_duplicates_together=True, items_max=100),)
+
+
+def reject_items(
+    context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> list[AlterConfigsResourceResponse]:
+    """Remove the configs of other brokers from the request, and return an error for each of them."""
+    return reject_other_brokers(context, request, AlterConfigsResourceResponse)
 
 
 async def handle(

@@ -5,6 +5,9 @@ an awaitable that returns the response. A module may also declare:
 
 - `ADVERTISED`: the version range in ApiVersions responses, if it is wider than `VERSIONS`
 - `REQUEST_SPLITS`: the arrays by which a large request is split
+- `IS_FORWARDED`: whether brokers forward the request to the active controller
+- `reject_items(context, request)`: removes the items that the broker rejects from a request, before the broker forwards
+  the request; returns the results of these items
 
 Produce and Fetch are the most frequent requests, so their modules declare `handle_frame(broker, connection, frame,
 version, correlation_id)` instead of `handle` and decode the frame themselves.
@@ -78,6 +81,7 @@ class Route:
         "is_forwarded",
         "listeners",
         "no_controller_error",
+        "reject_items",
         "request_splits",
         "versions",
     )
@@ -90,6 +94,7 @@ class Route:
         self.is_forwarded: bool = getattr(module, "IS_FORWARDED", False)
         self.forward_timeout_ms: int = getattr(module, "FORWARD_TIMEOUT_MS", _FORWARD_TIMEOUT_MS)
         self.no_controller_error: ErrorCode = getattr(module, "NO_CONTROLLER_ERROR", ErrorCode.REQUEST_TIMED_OUT)
+        self.reject_items: Callable[[RequestContext, Any], list[Any]] | None = getattr(module, "reject_items", None)
         self.request_splits: tuple[RequestSplit, ...] = getattr(module, "REQUEST_SPLITS", ())
         is_limited = CONTROLLER in self.listeners and not self.request_splits
         self.frame_bytes_max = _UNSPLIT_FRAME_BYTES_MAX if is_limited else sys.maxsize
@@ -222,7 +227,8 @@ class RequestRouter:
     def handler_of(self, route: Route) -> Callable[[RequestContext, Any, int], Any]:
         """Return the route's handler. For an API of the active controller, return a function that forwards requests."""
         if route.is_forwarded:
-            return lambda context, request, version: self._forward(route, context, request, version)
+            forward = self._forward if route.reject_items is None else self._forward_accepted
+            return lambda context, request, version: forward(route, context, request, version)
         assert route.handle is not None
         return route.handle
 
@@ -244,6 +250,14 @@ class RequestRouter:
             return error_response(request, version, error.code, error.message)
         if route.api.key != ApiKey.DESCRIBE_QUORUM:
             await node.wait_for_committed_metadata(_topics_named(request))
+        return response
+
+    async def _forward_accepted(self, route: Route, context: RequestContext, request: Any, version: int) -> Any:
+        """Forward the items of the request that this broker accepts. Return an error for each of the other items."""
+        assert route.reject_items is not None
+        rejected = [] if context.is_controller_listener else route.reject_items(context, request)
+        response = await self._forward(route, context, request, version)
+        response.responses.extend(rejected)
         return response
 
     def _handle_large(

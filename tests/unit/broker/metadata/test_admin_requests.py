@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace_broker.metadata.cluster import bootstrap_records
-from headrace_broker.metadata.configs import alter_configs
+from headrace_broker.metadata.configs import Replacement, alter_configs
 from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.elections import elect_leaders
 from headrace_broker.metadata.features import update_features
@@ -197,7 +197,7 @@ class TestConfigs:
         message = "min.insync.replicas cannot be removed: set another value instead"
         for result in (
             self.alter(image, BROKER_RESOURCE, "", ("min.insync.replicas", 1, None)),
-            alter_configs(image, [(BROKER_RESOURCE, "", {"log.retention.ms": "5"})], self.RULES),
+            alter_configs(image, [(BROKER_RESOURCE, "", Replacement([("log.retention.ms", "5")]))], self.RULES),
         ):
             assert message in result.response[0].message
             assert result.records == []
@@ -205,6 +205,16 @@ class TestConfigs:
     def test_deleting_unset_broker_config_succeeds(self) -> None:
         result = self.alter(cluster_image(), BROKER_RESOURCE, "1", ("leader.replication.throttled.rate", 1, None))
         assert (result.response, result.records) == ([None], [])
+
+    def test_config_that_only_another_version_knows_can_be_deleted_and_does_not_prevent_other_changes(self) -> None:
+        record = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="t", name="new.config", value="1")
+        image = apply_result(cluster_image(partition_image("1", "1", 1)), ControllerResult(None, [record]))
+        image = apply_result(image, self.alter(image, TOPIC_RESOURCE, "t", ("retention.ms", 0, "5")))
+        assert image.topic_configs("t") == {"new.config": "1", "retention.ms": "5"}
+        (rejected,) = self.alter(image, TOPIC_RESOURCE, "t", ("new.config", 0, "2")).response
+        assert rejected.code == ErrorCode.INVALID_CONFIG
+        image = apply_result(image, self.alter(image, TOPIC_RESOURCE, "t", ("new.config", 1, None)))
+        assert image.topic_configs("t") == {"retention.ms": "5"}
 
     def test_append_to_a_long_list_config_is_fast_and_the_size_of_the_result_is_limited(self) -> None:
         key, image = "leader.replication.throttled.replicas", cluster_image(partition_image("1", "1", 1))
