@@ -121,4 +121,4 @@ def format_value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return ",".join(value)
-    return str(value)
+    return str(value).replace("e+", "E") if isinstance(value, float) else str(value)

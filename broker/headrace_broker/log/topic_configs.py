@@ -1,4 +1,4 @@
-"""Defines the topic configurations of Kafka 4. The module `log.config` validates and resolves their values."""
+"""Defines the topic configurations of Kafka 4.3. The module `log.config` validates and resolves their values."""
 
 from __future__ import annotations
 
@@ -105,12 +105,6 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
             "How long tombstones of a compacted topic stay readable.",
             _at_least(0),
             _names("log.cleaner.delete.retention.ms"),
-        ),
-        ConfigKey(
-            "errors.deadletterqueue.group.enable",
-            _B,
-            False,
-            "Whether share groups may use the topic as their dead letter queue.",
         ),
         ConfigKey(
             "file.delete.delay.ms",
@@ -245,22 +239,6 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
             "Whether the file of a new segment is preallocated on disk.",
             None,
             _names("log.preallocate"),
-        ),
-        ConfigKey(
-            "remote.copy.lag.bytes",
-            _L,
-            0,
-            "Bytes of newer data after which a segment of a tiered topic is uploaded; 0 = immediately.",
-            _at_least(-1),
-            _names("log.remote.copy.lag.bytes"),
-        ),
-        ConfigKey(
-            "remote.copy.lag.ms",
-            _L,
-            0,
-            "Age after which a segment of a tiered topic is uploaded; 0 = immediately.",
-            _at_least(-1),
-            _names("log.remote.copy.lag.ms"),
         ),
         ConfigKey(
             "remote.log.copy.disable",

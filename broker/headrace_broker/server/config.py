@@ -40,9 +40,15 @@ __all__ = ["BrokerConfig", "ConfigError"]
 
 
 def _key(
-    name: str, default: Any = dataclasses.MISSING, *, minimum: int | None = None, maximum: int | None = None
+    name: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    config_type: ConfigType | None = None,
 ) -> Any:
-    return field(default=default, metadata=key_metadata(name, minimum, maximum))
+    """Define a config. `config_type` is the type in Apache Kafka if it is not the usual type of the field's values."""
+    return field(default=default, metadata=key_metadata(name, minimum, maximum, config_type))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +62,7 @@ class BrokerConfig:
     metadata_log_dir: str | None = _key("metadata.log.dir", None)
     max_connections: int = _key("max.connections", 2147483647, minimum=0)
     max_connections_per_ip: int = _key("max.connections.per.ip", 2147483647, minimum=0)
-    connections_max_idle_ms: int = _key("connections.max.idle.ms", 600_000)
+    connections_max_idle_ms: int = _key("connections.max.idle.ms", 600_000, config_type=ConfigType.LONG)
     socket_request_max_bytes: int = _key("socket.request.max.bytes", 104_857_600, minimum=1)
     socket_send_buffer_bytes: int = _key("socket.send.buffer.bytes", 102_400, minimum=-1)
     socket_receive_buffer_bytes: int = _key("socket.receive.buffer.bytes", 102_400, minimum=-1)
@@ -65,16 +71,20 @@ class BrokerConfig:
     delete_topic_enable: bool = _key("delete.topic.enable", True)
     num_partitions: int = _key("num.partitions", 1, minimum=1)
     default_replication_factor: int = _key("default.replication.factor", 1, minimum=1, maximum=32767)
-    queued_max_request_bytes: int = _key("queued.max.request.bytes", -1, minimum=-1, maximum=2**63 - 1)
+    queued_max_request_bytes: int = _key("queued.max.request.bytes", -1, minimum=-1, config_type=ConfigType.LONG)
     fetch_session_slots: int = _key("max.incremental.fetch.session.cache.slots", 1000, minimum=0)
     fetch_max_bytes: int = _key("fetch.max.bytes", 57_671_680, minimum=1024)
     max_request_partition_size_limit: int = _key("max.request.partition.size.limit", 2000, minimum=1)
     offsets_topic_num_partitions: int = _key("offsets.topic.num.partitions", 50, minimum=1)
-    offsets_topic_replication_factor: int = _key("offsets.topic.replication.factor", 3, minimum=1, maximum=32767)
+    offsets_topic_replication_factor: int = _key(
+        "offsets.topic.replication.factor", 3, minimum=1, config_type=ConfigType.SHORT
+    )
     offsets_topic_segment_bytes: int = _key("offsets.topic.segment.bytes", 104_857_600, minimum=1)
     offsets_commit_timeout_ms: int = _key("offsets.commit.timeout.ms", 5000, minimum=1)
     offsets_retention_minutes: int = _key("offsets.retention.minutes", 10_080, minimum=1)
-    offsets_retention_check_interval_ms: int = _key("offsets.retention.check.interval.ms", 600_000, minimum=1)
+    offsets_retention_check_interval_ms: int = _key(
+        "offsets.retention.check.interval.ms", 600_000, minimum=1, config_type=ConfigType.LONG
+    )
     offset_metadata_max_bytes: int = _key("offset.metadata.max.bytes", 4096)
     group_initial_rebalance_delay_ms: int = _key("group.initial.rebalance.delay.ms", 3000)
     group_min_session_timeout_ms: int = _key("group.min.session.timeout.ms", 6000)
@@ -88,7 +98,7 @@ class BrokerConfig:
     broker_session_timeout_ms: int = _key("broker.session.timeout.ms", 9000, minimum=1)
     initial_broker_registration_timeout_ms: int = _key("initial.broker.registration.timeout.ms", 60_000, minimum=1)
     replica_selector_class: str | None = _key("replica.selector.class", None)
-    replica_lag_time_max_ms: int = _key("replica.lag.time.max.ms", 30_000, minimum=1)
+    replica_lag_time_max_ms: int = _key("replica.lag.time.max.ms", 30_000, minimum=1, config_type=ConfigType.LONG)
     replica_fetch_wait_max_ms: int = _key("replica.fetch.wait.max.ms", 500, minimum=0)
     replica_fetch_min_bytes: int = _key("replica.fetch.min.bytes", 1, minimum=0)
     replica_fetch_max_bytes: int = _key("replica.fetch.max.bytes", 1_048_576, minimum=1)
@@ -98,21 +108,31 @@ class BrokerConfig:
     replication_quota_window_num: int = _key("replication.quota.window.num", 11, minimum=1)
     replication_quota_window_size_seconds: int = _key("replication.quota.window.size.seconds", 1, minimum=1)
     auto_leader_rebalance_enable: bool = _key("auto.leader.rebalance.enable", True)
-    leader_imbalance_check_interval_seconds: int = _key("leader.imbalance.check.interval.seconds", 300, minimum=1)
+    leader_imbalance_check_interval_seconds: int = _key(
+        "leader.imbalance.check.interval.seconds", 300, minimum=1, config_type=ConfigType.LONG
+    )
     leader_imbalance_per_broker_percentage: int = _key("leader.imbalance.per.broker.percentage", 10, minimum=0)
     metadata_log_max_record_bytes_between_snapshots: int = _key(
-        "metadata.log.max.record.bytes.between.snapshots", 20 * 1024 * 1024, minimum=1
+        "metadata.log.max.record.bytes.between.snapshots", 20 * 1024 * 1024, minimum=1, config_type=ConfigType.LONG
     )
     metadata_log_segment_bytes: int = _key("metadata.log.segment.bytes", 1_073_741_824, minimum=8 * 1024 * 1024)
-    metadata_log_segment_ms: int = _key("metadata.log.segment.ms", 604_800_000, minimum=1)
-    metadata_log_max_snapshot_interval_ms: int = _key("metadata.log.max.snapshot.interval.ms", 3_600_000, minimum=0)
-    metadata_max_retention_bytes: int = _key("metadata.max.retention.bytes", 100 * 1024 * 1024, minimum=-1)
-    metadata_max_retention_ms: int = _key("metadata.max.retention.ms", 604_800_000, minimum=-1)
-    log_retention_check_interval_ms: int = _key("log.retention.check.interval.ms", 300_000, minimum=1)
+    metadata_log_segment_ms: int = _key("metadata.log.segment.ms", 604_800_000, minimum=1, config_type=ConfigType.LONG)
+    metadata_log_max_snapshot_interval_ms: int = _key(
+        "metadata.log.max.snapshot.interval.ms", 3_600_000, minimum=0, config_type=ConfigType.LONG
+    )
+    metadata_max_retention_bytes: int = _key(
+        "metadata.max.retention.bytes", 100 * 1024 * 1024, minimum=-1, config_type=ConfigType.LONG
+    )
+    metadata_max_retention_ms: int = _key(
+        "metadata.max.retention.ms", 604_800_000, minimum=-1, config_type=ConfigType.LONG
+    )
+    log_retention_check_interval_ms: int = _key(
+        "log.retention.check.interval.ms", 300_000, minimum=1, config_type=ConfigType.LONG
+    )
     log_cleaner_enable: bool = _key("log.cleaner.enable", True)
-    log_cleaner_backoff_ms: int = _key("log.cleaner.backoff.ms", 15_000, minimum=0)
+    log_cleaner_backoff_ms: int = _key("log.cleaner.backoff.ms", 15_000, minimum=0, config_type=ConfigType.LONG)
     log_cleaner_dedupe_buffer_size: int = _key(
-        "log.cleaner.dedupe.buffer.size", 134_217_728, minimum=1, maximum=2**63 - 1
+        "log.cleaner.dedupe.buffer.size", 134_217_728, minimum=1, config_type=ConfigType.LONG
     )
     log_cleaner_io_max_bytes_per_second: float = _key(
         "log.cleaner.io.max.bytes.per.second", sys.float_info.max, minimum=1
@@ -161,7 +181,8 @@ class BrokerConfig:
 
     def _described_field(self, name: str, item: dataclasses.Field[Any]) -> DescribedConfig:
         value = getattr(self, item.name)
-        return DescribedConfig(name, _value_text(value), value_type(item), is_set=name in self.originals)
+        default = None if item.default is dataclasses.MISSING else _value_text(item.default)
+        return DescribedConfig(name, _value_text(value), value_type(item), default, is_set=name in self.originals)
 
     def _described_address(self, name: str, type_: ConfigType) -> DescribedConfig:
         is_set = name in self.originals or (name == "broker.id" and "node.id" in self.originals)
@@ -169,8 +190,9 @@ class BrokerConfig:
             "broker.id": str(self.node_id),
             "controller.listener.names": ",".join(self.controller_listener_names),
         }
-        value = self.originals.get(name, defaults.get(name, _ADDRESS_DEFAULTS.get(name)))
-        return DescribedConfig(name, value, type_, is_set=is_set)
+        default = _ADDRESS_DEFAULTS.get(name)
+        value = self.originals.get(name, defaults.get(name, default))
+        return DescribedConfig(name, value, type_, default, is_set=is_set)
 
     def _described_log_key(self, name: str) -> DescribedConfig:
         """Describe one key of a log config.
@@ -179,27 +201,28 @@ class BrokerConfig:
         log.retention.hours. As in Kafka, only the last of these keys has a default value.
         """
         key, factor = LOG_KEYS[name]
-        default = format_value(key.default if factor == 1 else key.default // factor)
         has_default = name == key.broker_names[-1][0]
-        value = self.originals.get(name, default if has_default else None)
+        default = format_value(key.default if factor == 1 else key.default // factor) if has_default else None
+        value = self.originals.get(name, default)
         type_ = key.type if factor == 1 else ConfigType.INT
         names = [broker_name for broker_name, _ in key.broker_names]
         synonyms = tuple(names[names.index(name) + 1 :])
-        return DescribedConfig(name, value, type_, is_set=name in self.originals, synonyms=synonyms)
+        return DescribedConfig(name, value, type_, default, is_set=name in self.originals, synonyms=synonyms)
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedConfig:
     """One broker config, as DescribeConfigs returns it.
 
-    `value` is None if the config has no value. `is_set` is true if the properties file contains the config. If the
-    config has no value, its first synonym with a value applies. For example, the synonyms of log.retention.ms are
-    log.retention.minutes and log.retention.hours.
+    `value` is None if the config has no value, and `default` is None if it has no default. `is_set` is true if the
+    properties file contains the config. If the config has no value, its first synonym with a value applies. For
+    example, the synonyms of log.retention.ms are log.retention.minutes and log.retention.hours.
     """
 
     name: str
     value: str | None
     type: ConfigType
+    default: str | None
     is_set: bool
     synonyms: tuple[str, ...] = ()
 
@@ -207,9 +230,7 @@ class DescribedConfig:
 def _value_text(value: object) -> str | None:
     if value is None:
         return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return format_value(list(value) if isinstance(value, tuple) else value)
 
 
 _FIELDS = {item.metadata["key"]: item for item in dataclasses.fields(BrokerConfig) if "key" in item.metadata}
@@ -222,7 +243,7 @@ _ADDRESS_KEYS = {
     "controller.quorum.voters": ConfigType.LIST,
     "controller.quorum.bootstrap.servers": ConfigType.LIST,
     "broker.id": ConfigType.INT,
-    "log.dir": ConfigType.STRING,
+    "log.dir": ConfigType.LIST,
     "inter.broker.listener.name": ConfigType.STRING,
     "security.inter.broker.protocol": ConfigType.STRING,
 }
@@ -231,6 +252,7 @@ _ADDRESS_DEFAULTS = {
     "listener.security.protocol.map": DEFAULT_PROTOCOL_MAP,
     "controller.quorum.voters": "",
     "controller.quorum.bootstrap.servers": "",
+    "broker.id": "-1",
     "log.dir": "/tmp/kafka-logs",
     "security.inter.broker.protocol": "PLAINTEXT",
 }

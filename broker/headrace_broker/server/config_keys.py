@@ -10,8 +10,7 @@ from typing import Any
 
 from headrace_broker.log.config import ConfigType
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
+_LIMITS = {ConfigType.SHORT: 2**15, ConfigType.INT: 2**31, ConfigType.LONG: 2**63}
 
 
 class ConfigError(ValueError):
@@ -23,9 +22,9 @@ class ConfigError(ValueError):
         self.warnings = warnings
 
 
-def key_metadata(name: str, minimum: int | None, maximum: int | None) -> dict[str, Any]:
+def key_metadata(name: str, minimum: int | None, maximum: int | None, config_type: ConfigType | None) -> dict[str, Any]:
     """Return the metadata for the dataclass field of the config `name`."""
-    return {"key": name, "minimum": minimum, "maximum": maximum}
+    return {"key": name, "minimum": minimum, "maximum": maximum, "type": config_type}
 
 
 def parse_value(name: str, text: str, item: Field[Any]) -> Any:
@@ -36,7 +35,7 @@ def parse_value(name: str, text: str, item: Field[Any]) -> Any:
     if kind == "float":
         return _parse_float(name, text, item.metadata["minimum"])
     if kind == "int":
-        return _parse_int(name, text, item.metadata["minimum"], item.metadata["maximum"])
+        return _parse_int(name, text, item)
     if kind.startswith("tuple"):
         parts = tuple(part.strip() for part in text.split(",") if part.strip())
         if not parts:
@@ -48,12 +47,13 @@ def parse_value(name: str, text: str, item: Field[Any]) -> Any:
 def value_type(item: Field[Any]) -> ConfigType:
     """Return the type of a config for DescribeConfigs; `item` is the config's dataclass field."""
     kind = str(item.type)
-    if kind == "int":
-        is_long = item.metadata["maximum"] == _INT64_MAX or item.metadata["key"].endswith(".ms")
-        return ConfigType.LONG if is_long else ConfigType.INT
+    config_type: ConfigType | None = item.metadata["type"]
+    if config_type is not None:
+        return config_type
     if kind.startswith("tuple"):
         return ConfigType.LIST
-    return {"bool": ConfigType.BOOLEAN, "float": ConfigType.DOUBLE}.get(kind, ConfigType.STRING)
+    types = {"bool": ConfigType.BOOLEAN, "float": ConfigType.DOUBLE, "int": ConfigType.INT}
+    return types.get(kind, ConfigType.STRING)
 
 
 def _parse_bool(name: str, text: str) -> bool:
@@ -63,13 +63,14 @@ def _parse_bool(name: str, text: str) -> bool:
     return lowered == "true"
 
 
-def _parse_int(name: str, text: str, minimum: int | None, maximum: int | None) -> int:
+def _parse_int(name: str, text: str, item: Field[Any]) -> int:
     try:
         value = int(text)
     except ValueError:
         raise ValueError(f"{name}={text}: expected a whole number{_unit(name)}") from None
-    low = minimum if minimum is not None else -(_INT64_MAX if name.endswith(".ms") else _INT32_MAX) - 1
-    high = maximum if maximum is not None else (_INT64_MAX if name.endswith(".ms") else _INT32_MAX)
+    minimum, maximum, limit = item.metadata["minimum"], item.metadata["maximum"], _LIMITS[value_type(item)]
+    low = minimum if minimum is not None else -limit
+    high = maximum if maximum is not None else limit - 1
     if not low <= value <= high:
         raise ValueError(f"{name}={text}: expected {low}..{high}{_unit(name)}")
     return value

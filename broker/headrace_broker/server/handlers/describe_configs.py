@@ -141,9 +141,11 @@ def _broker_configs(
         synonyms = [(name, configs[name], source) for source, configs in dynamic if name in configs]
         item = static.get(name)
         for config in () if item is None else (item, *(static[other] for other in item.synonyms)):
-            if config.value is not None:
-                source = ConfigSource.STATIC_BROKER if config.is_set else ConfigSource.DEFAULT
-                synonyms.append((config.name, config.value, source))
+            if config.is_set and config.value is not None:
+                synonyms.append((config.name, config.value, ConfigSource.STATIC_BROKER))
+            default = config.default if config.is_set else config.value
+            if default is not None:
+                synonyms.append((config.name, default, ConfigSource.DEFAULT))
         # omit a throttle rate that has no dynamic value, because throttle rates have no static config
         if item is not None or synonyms:
             results.append(_broker_config(name, type_, synonyms, request))

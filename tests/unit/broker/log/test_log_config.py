@@ -17,7 +17,7 @@ from headrace_broker.log.config import (
 
 
 def test_default_of_every_topic_config_is_valid() -> None:
-    assert len(TOPIC_CONFIGS) == 36
+    assert len(TOPIC_CONFIGS) == 33
     for key in TOPIC_CONFIGS.values():
         assert key.parse(format_value(key.default)) == key.default
         assert key.doc.endswith(".")

@@ -170,6 +170,25 @@ def test_every_broker_config_is_described_with_its_effective_value() -> None:
     assert rows["broker.id"] == ("1", True)
 
 
+@pytest.mark.parametrize(
+    ("key", "type_name", "maximum"),
+    [
+        ("offsets.topic.replication.factor", "SHORT", 2**15 - 1),
+        ("group.max.session.timeout.ms", "INT", 2**31 - 1),
+        ("replica.socket.timeout.ms", "INT", 2**31 - 1),
+        ("metadata.max.retention.bytes", "LONG", 2**63 - 1),
+        ("leader.imbalance.check.interval.seconds", "LONG", 2**63 - 1),
+    ],
+)
+def test_broker_config_has_the_type_of_apache_kafka_and_is_limited_to_its_values(
+    key: str, type_name: str, maximum: int
+) -> None:
+    config = parse(**{key: str(maximum)})
+    (described,) = [item for item in config.described() if item.name == key]
+    assert (described.type.name, described.value) == (type_name, str(maximum))
+    assert key in errors_of(**{key: str(maximum + 1)})[0]
+
+
 def test_default_log_retention_is_described_in_hours_but_not_in_minutes_or_milliseconds() -> None:
     def retention(**properties: str) -> dict[str, tuple[str | None, bool]]:
         rows = parse(**properties).described()
