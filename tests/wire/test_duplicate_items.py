@@ -209,6 +209,27 @@ def test_offset_delete_without_a_group_id_returns_invalid_group_id(client: RawCl
     assert (response.error_code, response.topics) == (ErrorCode.INVALID_GROUP_ID, [])
 
 
+def test_offset_delete_returns_one_entry_for_a_duplicate_topic_and_none_for_a_topic_without_partitions(
+    client: RawClient, topic: str
+) -> None:
+    commit(client, "with-offsets", (topic, [0, 1]))
+    wanted = [
+        offset_delete.OffsetDeleteRequestTopic(
+            name=name,
+            partitions=[offset_delete.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
+        )
+        for name, indexes in ((topic, [0, 0, 9]), ("none", []), (topic, [1]))
+    ]
+    response = client.call(offset_delete.OffsetDeleteRequest(group_id="with-offsets", topics=wanted), 0)
+    (result,) = response.topics
+    assert sorted((item.partition_index, item.error_code) for item in result.partitions) == [
+        (0, ErrorCode.NONE),
+        (0, ErrorCode.NONE),
+        (1, ErrorCode.NONE),
+        (9, UNKNOWN),
+    ]
+
+
 def test_sync_group_without_a_protocol_type_or_name_returns_inconsistent_group_protocol(client: RawClient) -> None:
     for fields in ({"protocol_type": None, "protocol_name": "range"}, {"protocol_type": "consumer"}):
         request = sync_group.SyncGroupRequest(group_id="g", generation_id=1, member_id="m", **fields)

@@ -24,7 +24,7 @@ async def handle(context: RequestContext, request: OffsetDeleteRequest, version:
     """Pass the existing partitions to the coordinator, and return errors for missing partitions."""
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    requested = request.topics
+    requested = _without_duplicates(request.topics)
     request.topics = [
         OffsetDeleteRequestTopic(
             name=topic.name,
@@ -37,6 +37,16 @@ async def handle(context: RequestContext, request: OffsetDeleteRequest, version:
         for topic, result in zip(requested, response.topics, strict=True):
             _add_missing(topic, result, context.image)
     return response
+
+
+def _without_duplicates(topics: list[OffsetDeleteRequestTopic]) -> list[OffsetDeleteRequestTopic]:
+    """Return one entry for each topic, with the partitions of all its entries. Omit topics without partitions."""
+    by_name: dict[str, OffsetDeleteRequestTopic] = {}
+    for topic in topics:
+        if topic.partitions:
+            merged = by_name.setdefault(topic.name, OffsetDeleteRequestTopic(name=topic.name))
+            merged.partitions.extend(topic.partitions)
+    return list(by_name.values())
 
 
 def _exists(image: MetadataImage, topic: str, partition: OffsetDeleteRequestPartition) -> bool:
