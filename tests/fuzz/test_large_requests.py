@@ -117,7 +117,7 @@ def commit_of_many() -> OffsetCommitRequest:
 
 
 def list_of_many() -> ListOffsetsRequest:
-    partitions = [ListOffsetsPartition(partition_index=index % 25, timestamp=-1) for index in range(100_000)]
+    partitions = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(100_000)]
     return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=partitions)])
 
 
