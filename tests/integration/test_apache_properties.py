@@ -113,7 +113,9 @@ def test_node_starts_with_the_keys_of_server_properties(files: Files) -> None:
     with running(files.write("server", SERVER)) as log, RawClient(f"127.0.0.1:{files.broker_port}") as client:
         create_topic(client, "t")
         (warning,) = warnings(log)
-        assert warning.startswith("ignored Kafka configs that have no effect in this broker: num.network.threads")
+        assert warning.startswith(
+            "Broker configuration: ignored Kafka configs that have no effect in this broker: num.network.threads"
+        )
 
 
 def test_controller_and_broker_start_with_the_keys_of_controller_properties_and_broker_properties(
