@@ -56,6 +56,16 @@ def test_metrics_count_records_bytes_and_time_of_produce_and_fetch_requests(brok
     assert value(found, "kafka_network_requestmetrics_totaltimems", request="Fetch", quantile="0.99") > 0
 
 
+def test_metrics_count_the_bytes_of_committed_offsets(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "committed", 1, replication=1)
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "committing"})
+    consumer.commit(offsets=[TopicPartition("committed", 0, 0)], asynchronous=False)
+    consumer.close()
+    found = page(broker)
+    assert value(found, "kafka_server_brokertopicmetrics_bytesin_total", topic="__consumer_offsets") > 0
+    assert value(found, "kafka_server_brokertopicmetrics_messagesin_total", topic="__consumer_offsets") > 0
+
+
 def test_metrics_of_a_healthy_node_show_no_offline_or_underreplicated_partitions(broker: BrokerProcess) -> None:
     create_topic(broker.address, "well", 3, replication=1)
     found = page(broker)

@@ -94,7 +94,12 @@ class Broker:
         self.partitions = PartitionTable(config.node_id, self._open_log, self._on_partition_change)
         self.lifecycle: BrokerLifecycle
         self.producer_ids: ProducerIdBlock
-        offsets_topic = OffsetsTopic(config.node_id, lambda: self.image, self.partitions, self.append)
+        offsets_topic = OffsetsTopic(
+            config.node_id,
+            lambda: self.image,
+            self.partitions,
+            lambda partition, records, origin: self.append(partition, records, origin),  # `Meter` replaces `append`
+        )
         self.groups = GroupCoordinator(
             offsets_topic, _group_config(config), self.now_ms, lambda: str(UUID(bytes=node.new_id()))
         )
