@@ -9,9 +9,10 @@ Order: responses are sent in the order of their requests. Kafka processes the re
 This broker makes an exception for a Produce or Fetch request whose response is delayed: the request reserves a
 `ResponseSlot`, and the connection processes the next requests. Any other request that has to wait mutes the connection,
 as in Kafka. A *muted* connection processes no further requests. A connection is muted while such a request runs, while
-the client does not read its responses, and while too many responses are queued after a delayed response. While it is
-muted, the receive buffer fills, reading stops, and TCP applies backpressure to the client. The memory of a connection
-is limited to `ConnectionLimits` plus one response; `RequestMemoryPool` limits the memory of large requests.
+a thread checks the records of a Produce request, while the client does not read its responses, and while too many
+responses are queued after a delayed response. While it is muted, the receive buffer fills, reading stops, and TCP
+applies backpressure to the client. The memory of a connection is limited to `ConnectionLimits` plus one response;
+`RequestMemoryPool` limits the memory of large requests.
 
 Fairness: a client that pipelines many requests is served in time slices; other connections run between two slices.
 """
@@ -120,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         "_queue",
         "_queued_bytes",
         "_reading",
+        "_requests_paused",
         "_router",
         "_start",
         "_time_slice_is_over",
@@ -156,6 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritten_bytes_at_sweep = -1
         self._pending_bytes_at_check = 0
         self._muted_by_request = False
+        self._requests_paused = False
         self._write_paused = False
         self._time_slice_is_over = False
         self._reading = True
@@ -198,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         A producer with acks=0 may disconnect immediately after it has sent its last request.
         """
         self._eof_received = True
-        return self._has_request_for_next_slice()
+        return self._has_unfinished_requests()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -255,6 +258,27 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.append(slot)
         return slot
 
+    def pause_requests(self) -> None:
+        """Process no further requests until `resume_requests`: the handler of the current request will respond later.
+
+        Unlike `reserve_response_and_mute`, this method reserves no response. After the pause, the handler calls `reply`
+        or `reserve_response`, as if the request had just arrived. The request may also have no response.
+        """
+        self._requests_paused = True
+
+    def resume_requests(self) -> None:
+        """Process the next requests after `pause_requests`."""
+        self._requests_paused = False
+        if self._eof_received and not self._closing:
+            asyncio.get_running_loop().call_soon(self._resume_processing)
+        else:
+            self._resume()
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the connection is closed, so that no response can be sent."""
+        return self._transport is None
+
     def close(self, reason: str = "") -> None:
         """Close the connection after the transport has sent the responses in its buffer. If `reason` is set, log it."""
         if self._closing:
@@ -304,6 +328,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the connection processes no further requests for now."""
         return (
             self._muted_by_request
+            or self._requests_paused
             or self._write_paused
             or self._time_slice_is_over
             or self._closing
@@ -316,7 +341,11 @@ class Connection(asyncio.BufferedProtocol):
         slice_ends_s = monotonic() + self._limits.time_slice_s
         try:
             while end - start >= 4 and not (
-                self._write_paused or self._time_slice_is_over or self._closing or (self._queue and self.is_muted)
+                self._write_paused
+                or self._time_slice_is_over
+                or self._closing
+                or self._requests_paused
+                or (self._queue and self.is_muted)
             ):
                 (size,) = _SIZE.unpack_from(view, start)
                 if not _FRAME_BYTES_MIN <= size <= self._limits.request_bytes_max:
@@ -335,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._start = start
         self._adjust_buffer(start, end)
-        if self._eof_received and not self._has_request_for_next_slice():
+        if self._eof_received and not self._has_unfinished_requests():
             self.close()
 
     def _close_after_invalid_size(self, size: int) -> None:
@@ -345,12 +374,14 @@ class Connection(asyncio.BufferedProtocol):
             reason = f"request size {size} is not within {limits} bytes"
         self.close(reason)
 
-    def _has_request_for_next_slice(self) -> bool:
-        """Return whether a complete request waits for the next time slice. Called after the client has disconnected.
+    def _has_unfinished_requests(self) -> bool:
+        """Return whether requests are paused, or a complete request waits for the next time slice.
 
-        A request that waits for the responses to earlier requests does not count, because the client is
-        disconnected and does not read these responses.
+        Called after the client has disconnected. A request that waits for the responses to earlier requests does not
+        count, because the client is disconnected and does not read these responses.
         """
+        if self._requests_paused:
+            return True
         pending = self._end - self._start
         return (
             self._time_slice_is_over and pending >= 4 and pending - 4 >= _SIZE.unpack_from(self._view, self._start)[0]
@@ -472,7 +503,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.active:
             self.release_idle_buffer()
         self._unwritten_bytes_at_sweep = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        was_active = self.active or bool(self._queue)
+        was_active = self.active or self._requests_paused or bool(self._queue)
         self.active = False
         return was_active
 

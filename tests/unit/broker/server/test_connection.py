@@ -58,6 +58,7 @@ class FakeRouter:
 
     * P delays the response.
     * H delays the response and mutes the connection.
+    * W pauses the connection's requests.
     * X raises a ProtocolError.
     * 0 sends no response.
     """
@@ -80,6 +81,8 @@ class FakeRouter:
                 self.slots.append(connection.reserve_response())
             case b"H":
                 self.slots.append(connection.reserve_response_and_mute())
+            case b"W":
+                connection.pause_requests()
             case b"X":
                 raise ProtocolError("broken")
             case b"0":
@@ -377,6 +380,37 @@ async def test_connection_limits_apply_to_requests_that_are_processed_in_time_sl
         await asyncio.sleep(0)
     assert len(client.router.frames) == received // 1004
     assert client.transport.reading
+
+
+@pytest.mark.anyio
+async def test_paused_connection_processes_no_request_and_its_request_can_still_reply_or_wait(
+    client: SimulatedClient,
+) -> None:
+    client.send(frame(body(b"P")) + frame(body(b"W")) + frame(body(b"a")))
+    client.send(frame(body(b"b")))
+    assert [data[:1] for data in client.router.frames] == [b"P", b"W"]
+    slot = client.connection.reserve_response()
+    client.connection.resume_requests()
+    await asyncio.sleep(0)
+    assert [data[:1] for data in client.router.frames] == [b"P", b"W", b"a", b"b"]
+    client.router.slots[0].fill((b"P",))
+    assert client.transport.written == b"P"
+    slot.fill((b"W",))
+    assert client.transport.written == b"PW" + body(b"a") + body(b"b")
+
+
+@pytest.mark.anyio
+async def test_eof_closes_a_paused_connection_after_its_last_complete_request(client: SimulatedClient) -> None:
+    """A thread may check the records of a request with acks=0 when the producer disconnects."""
+    client.send(frame(body(b"W")) + frame(body(b"0")) + frame(body(b"W")) + frame(body(b"0"))[:-1])
+    assert client.connection.eof_received()
+    assert client.connection.sweep()
+    for expected in ([b"W", b"0", b"W"], [b"W", b"0", b"W"]):
+        assert not client.transport.closed
+        client.connection.resume_requests()
+        await asyncio.sleep(0)
+        assert [data[:1] for data in client.router.frames] == expected
+    assert client.transport.closed
 
 
 def test_large_frame_size_allocates_no_memory_before_the_frame_arrives(client: SimulatedClient) -> None:
