@@ -20,7 +20,7 @@ from headrace_broker.log.producer_state import ProducerBatch
 from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
-from headrace_broker.log.validator import AppendOrigin, recompress, validate_batch
+from headrace_broker.log.validator import AppendOrigin, RecordsCheck, recompress, validate_batch
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import (
     NO_TIMESTAMP,
@@ -147,17 +147,19 @@ class PartitionLog(SegmentedLog):
         leader_epoch: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        check: RecordsCheck | None = None,
     ) -> AppendInfo:
         """Append one batch, after setting the batch's offsets and leader epoch in `records` in place.
 
-        If the topic uses LogAppendTime, this method also sets the timestamps. A duplicate batch of an idempotent
-        producer is not appended again. The result then contains the offsets of the first append. If the batch is
-        rejected or cannot be written, this method raises ApiError and does not change the log.
+        `check` is the result of an earlier check of the records. If the topic uses LogAppendTime, this method also sets
+        the timestamps. A duplicate
+        batch of an idempotent producer is not appended again. The result then contains the offsets of the first append.
+        If the batch is rejected or cannot be written, this method raises ApiError and does not change the log.
         """
         if self.offline_reason is not None:
             raise self._offline_error()
         config = self.config
-        header = validate_batch(records, config, origin, now_ms)
+        header = validate_batch(records, config, origin, now_ms, check)
         if header.producer_id >= 0:
             duplicate = self._check_producer(header, origin)
             if duplicate is not None:

@@ -1,13 +1,15 @@
 """Validates the batches that a leader appends, and recompresses them to the topic's codec (Kafka's LogValidator).
 
-By default, the leader checks only the batch header and the checksum. It reads the records themselves in only two cases.
-If the topic is compacted, the leader rejects records without keys. If the topic has its own `compression.type`, the
-leader recompresses the records.
+This module checks the batch header and the checksum. `server/record_validator.py` checks the records of compressed
+batches before the append, and passes the result as a `RecordsCheck`. Without such a result, this module reads the
+records only if the topic is compacted, because the leader then rejects records without keys. If the topic has its own
+`compression.type`, the leader recompresses the records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from headrace_broker.log.config import LONG_MAX, LogConfig
@@ -29,9 +31,8 @@ from headrace_broker.records.batch import (
 from headrace_broker.records.builder import replace_records
 from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX, Compression, compress
 from headrace_broker.records.reader import decompress_batch
-from headrace_broker.records.validation import find_keyless_records
+from headrace_broker.records.validation import RecordsWithoutKeys, check_batch
 
-RECORD_ERRORS_MAX = 100
 RECORD_SIZE_MIN = 7
 """Size of the smallest possible record, in bytes."""
 _DECOMPRESSED_SIZE_MIN = 64 * 1024 * 1024
@@ -65,13 +66,44 @@ class RecordsRejectedError(ApiError):
         self.record_errors = record_errors
 
 
+@dataclass(frozen=True, slots=True)
+class RecordsCheck:
+    """The result of a check of all records in a batch: the error with which the leader rejects the batch, or None.
+
+    `includes_keys` is set if the check also required a key in every record.
+    """
+
+    error: ApiError | None = None
+    includes_keys: bool = False
+
+
 def validate_batch(
-    records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
+    records: bytearray | memoryview,
+    config: LogConfig,
+    origin: AppendOrigin,
+    now_ms: int,
+    check: RecordsCheck | None = None,
 ) -> BatchHeader:
     """Validate `records` and return the header of the only batch in it.
 
-    Raises ApiError if the leader must not append the batch, or if `records` is not exactly one batch.
+    `check` is the result of an earlier check of the records. Raises ApiError if the leader must not append the batch,
+    or if `records` is not exactly one batch.
     """
+    header = validate_header(records, config, origin, now_ms)
+    if check is not None and check.error is not None:
+        raise check.error
+    if check is None and header.records_count * RECORD_SIZE_MIN > DECOMPRESSED_SIZE_BYTES_MAX:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"the batch header declares {header.records_count} records, too many")
+    are_keys_checked = check is not None and check.includes_keys
+    if config.cleanup_compact and not are_keys_checked and not header.attributes & CONTROL_MASK:
+        _check_keys(memoryview(records), header, config)
+    return header
+
+
+def validate_header(
+    records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> BatchHeader:
+    """Validate everything except the records in the batch. Raises ApiError as `validate_batch` does."""
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the records have {size_bytes} bytes, too few for a record batch")
@@ -102,10 +134,10 @@ def validate_batch(
         )
     if origin is AppendOrigin.CLIENT:
         _validate_client_batch(header, size_bytes)
+        if header.attributes & TIMESTAMP_TYPE_MASK:
+            raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to LogAppendTime")
         if not config.is_log_append_time:
             _check_timestamps(header, config, now_ms)
-    if config.cleanup_compact and not header.attributes & CONTROL_MASK:
-        _check_keys(memoryview(records), header, config)
     return header
 
 
@@ -125,17 +157,15 @@ def _validate_client_batch(header: BatchHeader, size_bytes: int) -> None:
         )
     if header.attributes & CONTROL_MASK:
         raise ApiError(ErrorCode.INVALID_RECORD, "clients cannot write control records")
-    if header.attributes & TIMESTAMP_TYPE_MASK:
-        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to LogAppendTime")
     if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
         raise ApiError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"the record batch has the unknown compression codec {header.compression}",
         )
-    records_size_max = (
-        size_bytes - HEADER_SIZE if not header.attributes & COMPRESSION_MASK else DECOMPRESSED_SIZE_BYTES_MAX
+    is_too_small = not header.attributes & COMPRESSION_MASK and (
+        header.records_count * RECORD_SIZE_MIN > size_bytes - HEADER_SIZE
     )
-    if header.records_count * RECORD_SIZE_MIN > records_size_max or size_bytes == HEADER_SIZE:
+    if is_too_small or size_bytes == HEADER_SIZE:
         raise ApiError(
             ErrorCode.INVALID_RECORD, f"{header.records_count} records do not fit into a batch of {size_bytes} bytes"
         )
@@ -166,22 +196,34 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
 
 def _check_keys(records: memoryview, header: BatchHeader, config: LogConfig) -> None:
     try:
-        keyless = find_keyless_records(records, 0, header, _decompressed_size_max(config))
+        batch = decompress_batch(records, 0, header, decompressed_size_max(config))
+        keyless = check_batch(batch, header, find_keyless=True)
     except CorruptBatchError as error:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.reason) from error
-    if keyless:
-        raise RecordsRejectedError(
-            ErrorCode.INVALID_RECORD,
-            f"{len(keyless)} of {header.records_count} records have no key, but a compacted topic requires keys",
-            [(index, "a compacted topic requires a key in every record") for index in keyless[:RECORD_ERRORS_MAX]],
-        )
+        raise invalid_records_error(error.reason) from error
+    if keyless.count:
+        raise records_without_keys_error(keyless, header)
 
 
-def _decompressed_size_max(config: LogConfig) -> int:
-    """Return the maximum decompressed size of a batch that the event loop may decompress.
+def invalid_records_error(reason: str) -> ApiError:
+    """Return the error for a batch whose records cannot be read."""
+    return ApiError(ErrorCode.INVALID_RECORD, f"the records of the batch are invalid: {reason}")
 
-    The limit is far above the size of real producers' batches. It rejects small batches that decompress to gigabytes,
-    because their decompression would block all other requests.
+
+def records_without_keys_error(keyless: RecordsWithoutKeys, header: BatchHeader) -> RecordsRejectedError:
+    """Return the error for a batch with records without keys in a compacted topic."""
+    return RecordsRejectedError(
+        ErrorCode.INVALID_RECORD,
+        f"{keyless.count} of {header.records_count} records have no key, but a compacted topic requires keys",
+        [(index, "a compacted topic requires a key in every record") for index in keyless.indexes],
+    )
+
+
+def decompressed_size_max(config: LogConfig) -> int:
+    """Return the maximum decompressed size of a batch that is decompressed as a whole.
+
+    This limit applies to compacted topics and to topics with their own `compression.type`. It is far above the size of
+    real producers' batches. It rejects small batches that decompress to gigabytes, because the leader or the log
+    cleaner would decompress them in memory.
     """
     return max(_DECOMPRESSED_SIZE_MIN, _DECOMPRESSED_RATIO * config.max_message_bytes)
 
@@ -195,8 +237,10 @@ def recompress(records: bytearray | memoryview, header: BatchHeader, config: Log
     if codec == header.compression:
         return None
     try:
-        decompressed = decompress_batch(memoryview(records), 0, header, _decompressed_size_max(config))
+        decompressed = decompress_batch(memoryview(records), 0, header, decompressed_size_max(config))
+        if not header.compression:  # nobody has checked the records yet, and compression takes much longer
+            check_batch(decompressed, header, find_keyless=False)
     except CorruptBatchError as error:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.reason) from error
+        raise invalid_records_error(error.reason) from error
     compressed = compress(codec, memoryview(decompressed)[HEADER_SIZE:], config.compression_level)
     return replace_records(header, compressed, attributes=header.attributes & ~COMPRESSION_MASK | codec)

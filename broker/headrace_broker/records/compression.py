@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 
 Buffer = bytes | bytearray | memoryview
 
@@ -19,6 +19,8 @@ DECOMPRESSED_SIZE_BYTES_MAX = 256 * 1024 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 32 * 1024
+_SNAPPY_RATIO_MAX = 32
+"""More than snappy's best compression ratio: a copy of 64 bytes takes at least 3 bytes."""
 _INT32 = struct.Struct(">i")
 
 
@@ -34,6 +36,10 @@ class Compression(IntEnum):
 
 class CompressionError(Exception):
     """The bytes cannot be decompressed, or their decompressed size exceeds the limit."""
+
+
+class OutputFullError(CompressionError):
+    """The decompressed data is larger than the output buffer."""
 
 
 def _cramjam() -> Any:
@@ -105,13 +111,44 @@ def _decompress_gzip(data: Buffer, size_bytes_max: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, size_bytes_max: int) -> bytes:
+def decompress_into(codec: int, data: Buffer, output: bytearray | memoryview) -> int:
+    """Decompress `data` into `output`, and return the decompressed size.
+
+    Raises OutputFullError if `output` is too small, and CompressionError if `data` is invalid. If `data` is invalid but
+    its decompressed size up to the error exceeds `output`, this function raises OutputFullError.
+    """
+    if codec != Compression.SNAPPY:
+        return _decompress_into(streaming_decompressor(codec), Compression(codec).name.lower(), data, output)
+    view = memoryview(output)
+    size_bytes = 0
+    for block in iter_snappy_blocks(data):
+        block_bytes = snappy_block_size(block)
+        if size_bytes + block_bytes > len(view):
+            raise OutputFullError("snappy: the decompressed data is larger than the output buffer")
+        _decompress_into(_cramjam().snappy.decompress_raw_into, "snappy", block, view[size_bytes:])
+        size_bytes += block_bytes
+    return size_bytes
+
+
+def streaming_decompressor(codec: int) -> Callable[[Buffer, Any], int]:
+    """Return cramjam's function `decompress_into(data, output)` for gzip, lz4 or zstd.
+
+    `output` is a buffer or a `cramjam.File`. The function writes the data in small pieces and releases the GIL.
+    """
+    module = getattr(_cramjam(), Compression(codec).name.lower())
+    return cast("Callable[[Buffer, Any], int]", module.decompress_into)
+
+
+def iter_snappy_blocks(data: Buffer) -> Iterator[memoryview]:
+    """Yield the compressed blocks of snappy data with xerial framing. Raw snappy data is a single block.
+
+    Raises CompressionError if the framing is invalid.
+    """
     view = memoryview(data)
     if view[:8] != _XERIAL_MAGIC:
-        return _decompress_snappy_block(view, size_bytes_max, 0)
-    parts: list[bytes] = []
+        yield view
+        return
     position = len(_XERIAL_HEADER)
-    size_bytes = 0
     while position < len(view):
         if position + 4 > len(view):
             raise CompressionError("snappy: the data ends inside a block length")
@@ -121,46 +158,78 @@ def _decompress_snappy(data: Buffer, size_bytes_max: int) -> bytes:
             raise CompressionError(
                 f"snappy: a block length is {block_size} bytes, but only {len(view) - position} bytes are left"
             )
-        parts.append(_decompress_snappy_block(view[position : position + block_size], size_bytes_max, size_bytes))
-        size_bytes += len(parts[-1])
+        yield view[position : position + block_size]
         position += block_size
-    return b"".join(parts)
 
 
-def _decompress_snappy_block(block: memoryview, size_bytes_max: int, size_bytes_before: int) -> bytes:
-    snappy = _cramjam().snappy
+def snappy_block_size(block: memoryview) -> int:
+    """Return the decompressed size of a snappy block, as the block declares it. Raises CompressionError.
+
+    The block cannot declare a size that snappy's compression ratio makes impossible.
+    """
     try:
-        if size_bytes_before + snappy.decompress_raw_len(block) > size_bytes_max:
-            raise _too_large_error("snappy", size_bytes_max)
-        return bytes(snappy.decompress_raw(block))
+        size_bytes: int = _cramjam().snappy.decompress_raw_len(block)
+    except _cramjam().DecompressionError as error:
+        raise CompressionError(f"snappy: {error}") from None
+    if size_bytes > _SNAPPY_RATIO_MAX * len(block):
+        raise CompressionError(f"snappy: a block of {len(block)} bytes declares {size_bytes} decompressed bytes")
+    return size_bytes
+
+
+def decompress_snappy_block(block: memoryview) -> bytes:
+    """Return the decompressed block. Raises CompressionError."""
+    try:
+        return bytes(_cramjam().snappy.decompress_raw(block, snappy_block_size(block)))
     except _cramjam().DecompressionError as error:
         raise CompressionError(f"snappy: {error}") from None
 
 
+def _decompress_snappy(data: Buffer, size_bytes_max: int) -> bytes:
+    parts: list[bytes] = []
+    size_bytes = 0
+    for block in iter_snappy_blocks(data):
+        size_bytes += snappy_block_size(block)
+        if size_bytes > size_bytes_max:
+            raise _too_large_error("snappy", size_bytes_max)
+        parts.append(decompress_snappy_block(block))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 def _decompress_lz4(data: Buffer, size_bytes_max: int) -> memoryview:
-    return _decompress_into(_cramjam().lz4.decompress_into, "lz4", data, size_bytes_max)
+    return _decompress_growing(_cramjam().lz4.decompress_into, "lz4", data, size_bytes_max)
 
 
 def _decompress_zstd(data: Buffer, size_bytes_max: int) -> memoryview:
-    return _decompress_into(_cramjam().zstd.decompress_into, "zstd", data, size_bytes_max)
+    return _decompress_growing(_cramjam().zstd.decompress_into, "zstd", data, size_bytes_max)
 
 
 _OUTPUT_IS_FULL = "failed to write whole buffer"
 
 
-def _decompress_into(decompress_into: Callable[..., int], name: str, data: Buffer, size_bytes_max: int) -> memoryview:
+def _decompress_growing(
+    decompress_into: Callable[..., int], name: str, data: Buffer, size_bytes_max: int
+) -> memoryview:
     """Decompress `data` into a buffer that grows up to `size_bytes_max`; ignore the size that `data` declares."""
     capacity = min(max(8 * len(data), 64 * 1024), size_bytes_max)
     while True:
         output = bytearray(capacity)
         try:
-            return memoryview(output)[: decompress_into(data, output)]
-        except (_cramjam().DecompressionError, OSError, ValueError) as error:
-            if _OUTPUT_IS_FULL not in str(error):
-                raise CompressionError(f"{name}: {error}") from None
-        if capacity >= size_bytes_max:
-            raise _too_large_error(name, size_bytes_max)
+            return memoryview(output)[: _decompress_into(decompress_into, name, data, output)]
+        except OutputFullError:
+            if capacity >= size_bytes_max:
+                raise _too_large_error(name, size_bytes_max) from None
         capacity = min(capacity * 4, size_bytes_max)
+
+
+def _decompress_into(
+    decompress_into: Callable[..., int], name: str, data: Buffer, output: bytearray | memoryview
+) -> int:
+    try:
+        return decompress_into(data, output)
+    except (_cramjam().DecompressionError, OSError, ValueError) as error:
+        if _OUTPUT_IS_FULL in str(error):
+            raise OutputFullError(f"{name}: the decompressed data is larger than the output buffer") from None
+        raise CompressionError(f"{name}: {error}") from None
 
 
 def _too_large_error(name: str, size_bytes_max: int) -> CompressionError:

@@ -21,7 +21,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.log import AppendInfo, LogRead, PartitionLog
 from headrace_broker.log.manager import LogManager
-from headrace_broker.log.validator import AppendOrigin
+from headrace_broker.log.validator import AppendOrigin, RecordsCheck
 from headrace_broker.metadata.cluster import MIN_INSYNC_REPLICAS
 from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import (
@@ -37,7 +37,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.server.cleaning.cleaner import LogCleaner
 from headrace_broker.server.cleaning.cleaning_executor import cleaning_executor_for
-from headrace_broker.server.config import BrokerConfig
+from headrace_broker.server.config import STRICT, BrokerConfig
 from headrace_broker.server.data_dirs import StartError, directory_id
 from headrace_broker.server.group_partition_loader import GroupPartitionLoader
 from headrace_broker.server.liveness.broker_lifecycle import BrokerLifecycle
@@ -45,6 +45,7 @@ from headrace_broker.server.liveness.suspected_brokers import SuspectedBrokers
 from headrace_broker.server.log_config_provider import LogConfigProvider
 from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.producer_id_block import ProducerIdBlock
+from headrace_broker.server.record_validator import RecordValidator
 from headrace_broker.server.replicas.fetch_session_table import FetchSessionTable
 from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 from headrace_broker.server.replicas.replication import Replication
@@ -89,6 +90,7 @@ class Broker:
         self.cleaner = LogCleaner(
             self.logs, environment.storage, config, cleaning_executor_for(environment.storage), self.now_ms
         )
+        self.record_validator = RecordValidator() if config.records_validation == STRICT else None
         self.suspected_brokers = SuspectedBrokers()
         self.replication = Replication(self)
         self.partitions = PartitionTable(config.node_id, self._open_log, self._on_partition_change)
@@ -121,16 +123,21 @@ class Broker:
     # -- used by request handlers --------------------------------------------------------------------------------
 
     def append(
-        self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        partition: Partition,
+        records: memoryview,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        check: RecordsCheck | None = None,
     ) -> AppendInfo:
         """Append one batch as leader and complete the delayed requests that wait for records. Raises ApiError.
 
-        If the partition has only one replica, this also advances the high watermark.
+        `check` is the result of an earlier check of the records. If the partition has only one replica, this also
+        advances the high watermark.
         """
         log = partition.log
         try:
             info = log.append_as_leader(
-                records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin
+                records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin, check=check
             )
         except ApiError:
             self.check_storage(log)
@@ -502,6 +509,8 @@ class Broker:
         self.groups.close()
         await asyncio.sleep(0)  # send the responses that `groups.close()` completed
         self.router.close()
+        if self.record_validator is not None:
+            self.record_validator.close()
         self.logs.flush_all(self.now_ms())
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)

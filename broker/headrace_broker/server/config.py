@@ -38,6 +38,9 @@ from headrace_broker.server.security_keys import check_security_keys, is_securit
 
 __all__ = ["BrokerConfig", "ConfigError"]
 
+STRICT = "strict"
+_RECORDS_VALIDATIONS = (STRICT, "headers")
+
 
 def _key(
     name: str,
@@ -138,6 +141,7 @@ class BrokerConfig:
         "log.cleaner.io.max.bytes.per.second", sys.float_info.max, minimum=1
     )
     metrics_listeners: tuple[str, ...] = _key("headrace.metrics.listeners", ())
+    records_validation: str = _key("headrace.records.validation", STRICT)
     producer_id_expiration_ms: int = _key("producer.id.expiration.ms", 86_400_000, minimum=1)
 
     listeners: tuple[Listener, ...] = ()
@@ -291,6 +295,7 @@ class _Parser:
             self._check_own_address(node_id, voters, listeners.controllers)
         self._check_roles(roles)
         self._check_selector(values.get("replica_selector_class"))
+        self._check_records_validation(values.get("records_validation", STRICT))
         if self.errors:
             raise ConfigError(self.errors, tuple(self.warnings))
         assert log_defaults is not None
@@ -440,6 +445,10 @@ class _Parser:
                 f"replica.selector.class={name}: not supported; use {next(iter(SELECTORS))}, or remove the key, so "
                 "that consumers fetch from leaders only"
             )
+
+    def _check_records_validation(self, value: str | None) -> None:
+        if value not in _RECORDS_VALIDATIONS:
+            self.errors.append(f"headrace.records.validation={value or ''}: expected strict or headers")
 
     def _check_roles(self, roles: object) -> None:
         wanted = set(roles)  # type: ignore[call-overload]

@@ -8,14 +8,20 @@ From version 10 on, a response with NOT_LEADER_OR_FOLLOWER contains the current 
 topics by id. Versions 0 to 2 are not supported. The broker advertises them nevertheless, because old versions of
 librdkafka compress only if the broker advertises version 0 (KAFKA-18659). A request with acks=0 has no response. If it
 fails, the broker closes the connection, so that the producer detects the error.
+
+With `headrace.records.validation=strict`, the broker checks the records of compressed batches before it appends them.
+If a thread checks a batch, the connection processes no further requests until all batches of this request are appended,
+so that the batches of a producer stay in order. Afterwards, the request is handled as if it had just arrived, because
+the partition may have a new leader or may be deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING
 
-from headrace_broker.log.validator import RecordsRejectedError
+from headrace_broker.log.validator import AppendOrigin, RecordsCheck, RecordsRejectedError, validate_header
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.framing import encode_response
@@ -30,14 +36,18 @@ from headrace_broker.protocol.messages.produce import (
 from headrace_broker.records.batch import TRANSACTIONAL_MASK
 from headrace_broker.server.network.connection import Connection
 from headrace_broker.server.network.produce_codec import (
+    ProduceParts,
+    ProduceTopic,
     encode_appended,
     read_produce_request,
 )
 from headrace_broker.server.replicas.partitions import Partition
 
 if TYPE_CHECKING:
+    from headrace_broker.log.config import LogConfig
     from headrace_broker.log.log import AppendInfo
     from headrace_broker.server.broker import Broker
+    from headrace_broker.server.record_validator import RecordValidator
 
 API_KEY = ApiKey.PRODUCE
 VERSIONS = (3, 13)
@@ -59,21 +69,109 @@ if TYPE_CHECKING:
 
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
     """Append every batch and respond. With acks=all, respond only when the batches are committed."""
-    transactional_id, acks, timeout_ms, topics = read_produce_request(
-        frame, version, broker.partitions.partitions_per_request_max
-    )
+    request = read_produce_request(frame, version, broker.partitions.partitions_per_request_max)
+    validator = broker.record_validator
+    if validator is None or not _has_compressed_batch(request[3]):
+        _append_and_respond(broker, connection, request, version, correlation_id, repeat(None))
+        return
+    checks: list[RecordsCheck | None] = []
+    for records, config in _batches_to_check(broker, request):
+        check = None if config is None else validator.check_small(records, config)
+        if config is not None and check is None:
+            _check_in_thread(broker, connection, validator, bytearray(frame), version, correlation_id)
+            return
+        checks.append(check)
+    _append_and_respond(broker, connection, request, version, correlation_id, checks)
+
+
+def _has_compressed_batch(topics: list[ProduceTopic]) -> bool:
+    for _, partitions in topics:
+        for _, records in partitions:
+            if (
+                records is not None
+                and len(records) > _BATCH_HEADER_SIZE
+                and records[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
+            ):
+                return True
+    return False
+
+
+def _batches_to_check(broker: Broker, request: ProduceParts) -> Iterator[tuple[memoryview, LogConfig | None]]:
+    """Yield each batch with the config of its topic.
+
+    The config is None if the batch is not compressed, or if the leader will reject the batch because of its header.
+    """
+    for topic, partitions in request[3]:
+        for index, records in partitions:
+            if records is None or len(records) <= _BATCH_HEADER_SIZE or not records[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK:
+                yield memoryview(b""), None
+                continue
+            try:
+                partition = _find_partition(broker, topic, index)
+                config = partition.log.config
+                _check_leader(broker, partition)
+                validate_header(records, config, AppendOrigin.CLIENT, broker.now_ms())
+            except ApiError:  # the append fails with the same error
+                yield records, None
+                continue
+            yield records, config
+
+
+def _check_in_thread(
+    broker: Broker,
+    connection: Connection,
+    validator: RecordValidator,
+    frame: bytearray,
+    version: int,
+    correlation_id: int,
+) -> None:
+    """Check all batches of the request in a thread, then append them. `frame` is a copy of the connection's buffer."""
+    connection.pause_requests()
+    broker.router.request_memory.add_in_process(len(frame))
+
+    async def check_and_append() -> None:
+        try:
+            request = read_produce_request(memoryview(frame), version)
+            checks = [
+                None if config is None else await validator.check(records, config)
+                for records, config in _batches_to_check(broker, request)
+            ]
+            _append_and_respond(broker, connection, request, version, correlation_id, checks)
+        finally:
+            broker.router.request_memory.release_in_process(len(frame))
+            connection.resume_requests()
+
+    broker.router.run_for_connection(connection, API_KEY.name, check_and_append)
+
+
+def _append_and_respond(
+    broker: Broker,
+    connection: Connection,
+    request: ProduceParts,
+    version: int,
+    correlation_id: int,
+    checks: Iterable[RecordsCheck | None],
+) -> None:
+    """Append every batch. `checks` contains the result of the check of each batch, or None for unchecked batches."""
+    transactional_id, acks, timeout_ms, topics = request
+    check_of_next = iter(checks)
     if len(topics) == 1 and acks == 1 and transactional_id is None:
         topic, partitions = topics[0]
         if len(partitions) == 1:  # fast path for the most common request
             index, records = partitions[0]
-            connection.reply((_append_and_encode(broker, connection, correlation_id, version, topic, index, records),))
+            check = next(check_of_next)
+            connection.reply(
+                (_append_and_encode(broker, connection, correlation_id, version, topic, index, records, check),)
+            )
             return
     request_error = _invalid_request_error(transactional_id, acks)
     results = [
         (
             topic,
             [
-                _append_batch(broker, connection, topic, index, records, version, acks, request_error)
+                _append_batch(
+                    broker, connection, topic, index, records, version, acks, request_error, next(check_of_next)
+                )
                 for index, records in partitions
             ],
         )
@@ -85,7 +183,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
             connection.close(f"acks=0 and {failure}")
         return
     missing = _required_offsets(results) if acks == _ACKS_ALL else {}
-    if missing:
+    if missing and not connection.is_disconnected:
         _respond_when_replicated(broker, connection, correlation_id, version, timeout_ms, results, missing)
     else:
         connection.reply(encode_response(correlation_id, _response(broker, connection, results, version), version))
@@ -99,11 +197,12 @@ def _append_and_encode(
     topic: str | bytes,
     index: int,
     records: memoryview | None,
+    check: RecordsCheck | None,
 ) -> bytes:
     partition = None
     try:
         partition = _find_partition(broker, topic, index)
-        info = _check_and_append(broker, partition, records, version)
+        info = _check_and_append(broker, partition, records, version, check)
     except ApiError as error:
         results: list[_TopicResult] = [(topic, [(index, partition, error)])]
         return b"".join(encode_response(correlation_id, _response(broker, connection, results, version), version))
@@ -121,6 +220,7 @@ def _append_batch(
     version: int,
     acks: int,
     request_error: ApiError | None,
+    check: RecordsCheck | None,
 ) -> _Result:
     if request_error is not None:
         return index, None, request_error
@@ -129,7 +229,7 @@ def _append_batch(
         partition = _find_partition(broker, topic, index)
         if acks == _ACKS_ALL and partition.replicas is not None:
             broker.replication.check_min_isr(partition)
-        info = _check_and_append(broker, partition, records, version)
+        info = _check_and_append(broker, partition, records, version, check)
     except ApiError as error:
         return index, partition, connection.retriable_batch_errors.error_to_return((topic, index), error)
     if connection.retriable_batch_errors:
@@ -156,9 +256,15 @@ def _find_partition(broker: Broker, topic: str | bytes, index: int) -> Partition
     return partition
 
 
-def _check_and_append(broker: Broker, partition: Partition, records: memoryview | None, version: int) -> AppendInfo:
+def _check_leader(broker: Broker, partition: Partition) -> None:
     if partition.leader != broker.node_id:
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def _check_and_append(
+    broker: Broker, partition: Partition, records: memoryview | None, version: int, check: RecordsCheck | None
+) -> AppendInfo:
+    _check_leader(broker, partition)
     if records is None or len(records) < _BATCH_HEADER_SIZE:
         raise ApiError(
             ErrorCode.INVALID_RECORD if records is None else ErrorCode.CORRUPT_MESSAGE,
@@ -170,7 +276,7 @@ def _check_and_append(broker: Broker, partition: Partition, records: memoryview 
         raise ApiError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "Produce requests before version 7 cannot use zstd compression."
         )
-    return broker.append(partition, records)
+    return broker.append(partition, records, check=check)
 
 
 def _required_offsets(results: list[_TopicResult]) -> dict[Hashable, int]:

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.log.log import AppendInfo, LogRead
-from headrace_broker.log.validator import AppendOrigin
+from headrace_broker.log.validator import AppendOrigin, RecordsCheck
 from headrace_broker.protocol.apis import API, ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
 from headrace_broker.protocol.notation import Message, Response, StructField
@@ -204,12 +204,16 @@ class Meter:
             self.deleted_topics.add(self.topics.pop(name))
 
     def _metered_append(
-        self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        partition: Partition,
+        records: memoryview,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        check: RecordsCheck | None = None,
     ) -> AppendInfo:
         metrics = self.topic_metrics(partition.topic)
         metrics.produced += 1
         try:
-            info = self._append(partition, records, origin)
+            info = self._append(partition, records, origin, check)
         except ApiError as error:
             metrics.failed += 1
             if error.code == ErrorCode.MESSAGE_TOO_LARGE:

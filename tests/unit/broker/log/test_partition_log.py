@@ -17,9 +17,9 @@ from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.producer_files import load_producers
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.storage import MemoryFile, MemoryStorage
-from headrace_broker.log.validator import AppendOrigin, RecordsRejectedError
+from headrace_broker.log.validator import AppendOrigin, RecordsCheck, RecordsRejectedError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.records.batch import iter_batches
+from headrace_broker.records.batch import iter_batches, patch_crc, read_header
 from headrace_broker.records.builder import build_batch, finish_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression
@@ -175,6 +175,23 @@ def test_log_append_time_sets_timestamp_of_every_record() -> None:
     assert append(log, b"a", b"b", timestamp=5, now_ms=NOW + 7).log_append_time_ms == NOW + 7
     columns = read_columns(b"".join(log.read(0, 1000).buffers))
     assert (columns.timestamps, columns.timestamp_type) == (NOW + 7, 1)
+
+
+def test_uncompressed_batch_with_a_wrong_record_count_is_rejected_if_the_topic_recompresses_it() -> None:
+    log = open_log(config=LogConfig(compression_type="gzip"))
+    records = batch(b"a" * 20, b"b" * 20)
+    records[23:27], records[57:61] = (2).to_bytes(4, "big"), (3).to_bytes(4, "big")
+    patch_crc(records, 0, read_header(records))
+    assert error_of(lambda: log.append_as_leader(records, leader_epoch=0, now_ms=NOW)) == ErrorCode.INVALID_RECORD
+
+
+def test_result_of_an_earlier_check_of_the_records_rejects_the_batch() -> None:
+    log = open_log()
+    check = RecordsCheck(ApiError(ErrorCode.INVALID_RECORD, "record 3: its length is -1"))
+    with pytest.raises(ApiError, match="record 3") as raised:
+        log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW, check=check)
+    assert raised.value.code == ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 0
 
 
 def test_compacted_topic_rejects_records_without_key() -> None:
@@ -774,7 +791,7 @@ def test_small_batch_that_decompresses_to_gigabytes_is_rejected_on_append() -> N
     for config in (LogConfig(cleanup_compact=True), LogConfig(compression_type="lz4")):
         log = open_log(config=config)
         code = error_of(lambda log=log: log.append_as_leader(bytearray(bomb), leader_epoch=0, now_ms=NOW))
-        assert code == ErrorCode.CORRUPT_MESSAGE
+        assert code == ErrorCode.INVALID_RECORD
 
 
 def test_index_memory_of_inactive_segments_is_limited() -> None:

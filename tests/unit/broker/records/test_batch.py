@@ -18,7 +18,6 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression, CompressionError, compress, decompress
 from headrace_broker.records.control import ControlType, build_control_batch, end_transaction_value, parse_control_key
 from headrace_broker.records.reader import read_batch, read_columns
-from headrace_broker.records.validation import find_keyless_records
 
 
 def batch_of(*values: bytes, **options: int) -> bytearray:
@@ -143,21 +142,6 @@ def test_snappy_is_written_with_xerial_framing_and_read_with_and_without_this_fr
     assert packed[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
     assert decompress(Compression.SNAPPY, packed) == data
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data))) == data
-
-
-def test_function_find_keyless_records_returns_the_indexes_of_records_without_keys() -> None:
-    columns = RecordColumns(values=[b"1", b"2", b"3"], keys=[b"k", None, None], timestamps=5)
-    for codec in Compression:
-        batch = build_batch(columns, compression=codec)
-        assert find_keyless_records(memoryview(batch), 0, read_header(batch)) == [1, 2]
-
-
-def test_non_consecutive_offset_deltas_are_rejected() -> None:
-    batch = batch_of(b"a", b"b")
-    assert batch[64] == 0
-    batch[64] = 4  # the first record's offset delta becomes 2
-    with pytest.raises(CorruptBatchError, match="record 0 has offset delta 2"):
-        find_keyless_records(memoryview(batch), 0, read_header(batch))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, -1, 2**31 - 1])

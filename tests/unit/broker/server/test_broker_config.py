@@ -250,6 +250,17 @@ def test_replica_selector_is_accepted_by_simple_and_full_class_name(name: str) -
     assert parse().replica_selector_class is None
 
 
+def test_records_are_validated_by_default() -> None:
+    assert parse().records_validation == "strict"
+    assert parse(headrace_records_validation="headers").records_validation == "headers"
+
+
+@pytest.mark.parametrize("value", ["none", "STRICT", ""])
+def test_unknown_records_validation_is_rejected(value: str) -> None:
+    [error] = errors_of(headrace_records_validation=value)
+    assert error == f"headrace.records.validation={value}: expected strict or headers"
+
+
 def test_unknown_replica_selector_is_rejected() -> None:
     [error] = errors_of(replica_selector_class="com.example.Nearest")
     assert error.startswith("replica.selector.class=com.example.Nearest: not supported; use ")

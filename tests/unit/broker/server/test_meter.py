@@ -35,7 +35,7 @@ def test_unsupported_apis_and_versions_share_one_metric() -> None:
 def test_meter_adds_up_the_metrics_of_deleted_topics_in_one_total() -> None:
     hosted: dict[str, Any] = {}
     broker: Any = SimpleNamespace(
-        append=lambda partition, records, origin: AppendInfo(0, 4, -1, 0),
+        append=lambda partition, records, origin, check: AppendInfo(0, 4, -1, 0),
         read=None,
         partitions=SimpleNamespace(by_name=hosted),
     )

@@ -1,0 +1,138 @@
+"""Tests of RecordValidator: which batches it accepts, where it checks them, and how much memory it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+from collections.abc import Iterator
+
+import cramjam
+import pytest
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.validator import RecordsCheck
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.records.compression import Compression, compress
+from headrace_broker.records.varint import encode_varint
+from headrace_broker.server.record_validator import BUFFER_BYTES, INLINE_BYTES, RecordValidator
+from support.broken_batches import batch_of_payload, broken_compressed_batches, compressed_batch, record, records
+
+CODECS = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
+SIZES = {"on the event loop": 10, "in a buffer": INLINE_BYTES, "as a stream": BUFFER_BYTES}
+"""The size of a record's value for each of the three kinds of checks."""
+
+
+@pytest.fixture
+def validator() -> Iterator[RecordValidator]:
+    validator = RecordValidator()
+    yield validator
+    validator.close()
+
+
+def check(validator: RecordValidator, batch: bytearray, config: LogConfig | None = None) -> RecordsCheck:
+    """Check a batch as the Produce handler does: on the event loop, or else in a thread."""
+    config = config or LogConfig()
+    view = memoryview(batch)
+    found = validator.check_small(view, config)
+    return found if found is not None else asyncio.run(validator.check(view, config))
+
+
+@pytest.mark.parametrize("size_bytes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("codec", CODECS)
+def test_valid_batch_is_accepted(validator: RecordValidator, codec: Compression, size_bytes: int) -> None:
+    batch = compressed_batch(records(3, os.urandom(64) * (size_bytes // 64 + 1)), 3, codec)
+    assert check(validator, batch) == RecordsCheck()
+
+
+@pytest.mark.parametrize("size_bytes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("codec", CODECS)
+def test_broken_batches_are_rejected(validator: RecordValidator, codec: Compression, size_bytes: int) -> None:
+    for defect, batch in broken_compressed_batches(codec, os.urandom(64) * (size_bytes // 64 + 1)):
+        error = check(validator, batch).error
+        assert error is not None, defect
+        assert error.code == ErrorCode.INVALID_RECORD, defect
+
+
+@pytest.mark.parametrize("size_bytes", SIZES.values(), ids=SIZES)
+def test_compacted_topic_requires_keys(validator: RecordValidator, size_bytes: int) -> None:
+    value = bytes(size_bytes)
+    batch = compressed_batch(record(0, value) + record(1, value, key=None), 2, Compression.LZ4)
+    compacted = check(validator, batch, LogConfig(cleanup_compact=True))
+    assert compacted.error is not None
+    assert compacted.error.code == ErrorCode.INVALID_RECORD
+    assert compacted.includes_keys
+    assert check(validator, batch) == RecordsCheck()
+
+
+def test_only_small_batches_are_checked_on_the_event_loop(validator: RecordValidator) -> None:
+    for codec in CODECS:
+        small = compressed_batch(record(0, bytes(INLINE_BYTES - 100)), 1, codec)
+        large = compressed_batch(record(0, bytes(INLINE_BYTES)), 1, codec)
+        assert validator.check_small(memoryview(small), LogConfig()) == RecordsCheck()
+        assert validator.check_small(memoryview(large), LogConfig()) is None
+
+
+def batch_of_zeros(codec: Compression, size_bytes: int) -> bytearray:
+    """Build a batch with one record, whose value consists of `size_bytes` zeros."""
+    start = b"\0\0\0\1" + encode_varint(size_bytes)
+    start = encode_varint(len(start) + size_bytes + 1) + start
+    zeros = bytes(1 << 20)
+    parts = [start, *[zeros] * (size_bytes >> 20), b"\0"]
+    if codec is Compression.SNAPPY:
+        return batch_of_payload(compress(codec, b"".join(parts)), 1, codec)
+    compressor = getattr(cramjam, codec.name.lower()).Compressor()
+    for part in parts:
+        compressor.compress(part)
+    return batch_of_payload(bytes(compressor.finish()), 1, codec)
+
+
+def peak_memory_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize(
+    ("codec", "size_bytes"), [(Compression.GZIP, 1 << 28), (Compression.LZ4, 1 << 28), (Compression.ZSTD, 1 << 30)]
+)
+def test_memory_for_a_check_does_not_depend_on_the_decompressed_size(
+    validator: RecordValidator, codec: Compression, size_bytes: int
+) -> None:
+    batch = batch_of_zeros(codec, size_bytes)
+    assert len(batch) < 2_000_000
+    check(validator, batch_of_zeros(codec, 16 << 20))
+    before_bytes = peak_memory_bytes()
+    assert check(validator, batch) == RecordsCheck()
+    assert peak_memory_bytes() - before_bytes < 64 << 20
+
+
+def test_compacted_topic_limits_the_decompressed_size(validator: RecordValidator) -> None:
+    batch = batch_of_zeros(Compression.ZSTD, 100 << 20)
+    error = check(validator, batch, LogConfig(cleanup_compact=True)).error
+    assert error is not None
+    assert "limit of a compacted topic" in error.message
+
+
+def test_rejected_stream_leaves_no_thread_and_no_open_file(validator: RecordValidator) -> None:
+    check(validator, compressed_batch(record(0, bytes(BUFFER_BYTES)), 1, Compression.ZSTD))  # starts the threads
+    files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    broken = bytes(16) + bytes(32 << 20)
+    for codec in CODECS:
+        assert check(validator, compressed_batch(broken, 3, codec)).error is not None
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (files, threads)
+
+
+def test_event_loop_runs_while_a_large_batch_is_checked(validator: RecordValidator) -> None:
+    """Without a release of the GIL, the event loop would run no callback until the check ends."""
+    batch = batch_of_zeros(Compression.LZ4, 64 << 20)
+
+    async def count_callbacks() -> int:
+        checking = asyncio.ensure_future(validator.check(memoryview(batch), LogConfig()))
+        callbacks = 0
+        while not checking.done():
+            await asyncio.sleep(0)
+            callbacks += 1
+        assert checking.result() == RecordsCheck()
+        return callbacks
+
+    assert asyncio.run(count_callbacks()) > 100
