@@ -24,6 +24,7 @@ from headrace_broker.log.validator import AppendOrigin, RecordsCheck, recompress
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import (
     NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
     BatchHeader,
     CorruptBatchError,
     iter_batches,
@@ -152,7 +153,7 @@ class PartitionLog(SegmentedLog):
         """Append one batch, after setting the batch's offsets and leader epoch in `records` in place.
 
         `check` is the result of an earlier check of the records. If the topic uses LogAppendTime, this method also sets
-        the timestamps. A duplicate
+        the timestamps. If the topic uses CreateTime, it sets the batch's timestamp type to CreateTime. A duplicate
         batch of an idempotent producer is not appended again. The result then contains the offsets of the first append.
         If the batch is rejected or cannot be written, this method raises ApiError and does not change the log.
         """
@@ -176,6 +177,8 @@ class PartitionLog(SegmentedLog):
         patch_offset_and_epoch(records, 0, base_offset, leader_epoch)
         if config.is_log_append_time:
             patch_timestamps(records, 0, header, timestamp_type=1, max_timestamp=now_ms)
+        elif header.attributes & TIMESTAMP_TYPE_MASK:
+            patch_timestamps(records, 0, header, timestamp_type=0, max_timestamp=header.max_timestamp)
         self._write(records, (header,), now_ms)
         append_time = now_ms if config.is_log_append_time else NO_TIMESTAMP
         return AppendInfo(base_offset, self._log_end_offset - 1, append_time, self._log_start_offset)

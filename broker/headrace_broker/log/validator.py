@@ -135,7 +135,7 @@ def validate_header(
     if origin is AppendOrigin.CLIENT:
         _validate_client_batch(header, size_bytes)
         if header.attributes & TIMESTAMP_TYPE_MASK:
-            raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to LogAppendTime")
+            _check_timestamp_type(header, config)
         if not config.is_log_append_time:
             _check_timestamps(header, config, now_ms)
     return header
@@ -177,11 +177,22 @@ def _validate_client_batch(header: BatchHeader, size_bytes: int) -> None:
         )
 
 
+def _check_timestamp_type(header: BatchHeader, config: LogConfig) -> None:
+    """Reject a batch with the timestamp type LogAppendTime where Kafka does.
+
+    Kafka accepts such a batch if the topic uses CreateTime and the batch has a timestamp. It stores the batch with the
+    timestamp type CreateTime.
+    """
+    if config.is_log_append_time or header.max_timestamp == NO_TIMESTAMP:
+        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to LogAppendTime")
+
+
 def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
     newest = header.max_timestamp
     if newest == NO_TIMESTAMP:
         return
-    oldest = min(header.base_timestamp, newest)
+    # With the timestamp type LogAppendTime, the maximum timestamp is the timestamp of all records.
+    oldest = newest if header.attributes & TIMESTAMP_TYPE_MASK else min(header.base_timestamp, newest)
     is_too_old = config.message_timestamp_before_max_ms != LONG_MAX and (
         now_ms - oldest > config.message_timestamp_before_max_ms
     )

@@ -19,7 +19,7 @@ from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.storage import MemoryFile, MemoryStorage
 from headrace_broker.log.validator import AppendOrigin, RecordsCheck, RecordsRejectedError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.records.batch import iter_batches, patch_crc, read_header
+from headrace_broker.records.batch import iter_batches, patch_crc, patch_timestamps, read_header
 from headrace_broker.records.builder import build_batch, finish_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression
@@ -175,6 +175,34 @@ def test_log_append_time_sets_timestamp_of_every_record() -> None:
     assert append(log, b"a", b"b", timestamp=5, now_ms=NOW + 7).log_append_time_ms == NOW + 7
     columns = read_columns(b"".join(log.read(0, 1000).buffers))
     assert (columns.timestamps, columns.timestamp_type) == (NOW + 7, 1)
+
+
+def with_log_append_time(timestamp: int) -> bytearray:
+    records = batch(b"a", b"b", timestamp=timestamp)
+    patch_timestamps(records, 0, read_header(records), timestamp_type=1, max_timestamp=timestamp)
+    return records
+
+
+def test_create_time_topic_stores_batch_with_log_append_time_as_create_time() -> None:
+    log = open_log()
+    log.append_as_leader(with_log_append_time(NOW - 5), leader_epoch=0, now_ms=NOW)
+    columns = read_columns(b"".join(log.read(0, 1000, upper_bound_offset=2).buffers))
+    assert (columns.timestamps, columns.timestamp_type) == (NOW - 5, 0)
+
+
+def test_batch_with_log_append_time_is_rejected_without_timestamp_and_in_log_append_time_topics() -> None:
+    for config, timestamp in ((LogConfig(), -1), (LogConfig(is_log_append_time=True), NOW)):
+        log = open_log(config=config)
+        records = with_log_append_time(timestamp)
+        code = error_of(lambda log=log, records=records: log.append_as_leader(records, leader_epoch=0, now_ms=NOW))
+        assert code == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_recompressed_batch_of_create_time_topic_has_create_time() -> None:
+    log = open_log(config=LogConfig(compression_type="gzip"))
+    log.append_as_leader(with_log_append_time(NOW), leader_epoch=0, now_ms=NOW)
+    header = read_header(b"".join(log.read(0, 1000, upper_bound_offset=2).buffers))
+    assert (header.compression, header.timestamp_type) == (Compression.GZIP, 0)
 
 
 def test_uncompressed_batch_with_a_wrong_record_count_is_rejected_if_the_topic_recompresses_it() -> None:
