@@ -44,8 +44,7 @@ from headrace_broker.records.validation import RecordsWithoutKeys, check_batch, 
 INLINE_BYTES = 64 * 1024
 """The event loop checks batches of at most this decompressed size."""
 BUFFER_BYTES = 4 * 1024 * 1024
-_INLINE_COMPRESSED_BYTES = INLINE_BYTES // 2
-"""A larger compressed batch is unlikely to fit into `INLINE_BYTES`."""
+_ATTRIBUTES_LOW_BYTE = 22
 _THREADS = 2
 _CHUNK_BYTES = 64 * 1024
 _RUN_S = 0.0003
@@ -61,15 +60,21 @@ class RecordValidator:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="record-validation")
         self._large_batch_thread = ThreadPoolExecutor(1, thread_name_prefix="large-record-validation")
         self._buffers = threading.local()
+        self._ratios = dict.fromkeys(Compression, 1.0)  # the compression ratio of the last batch with this codec
         self._is_closed = False
 
     def check_small(self, records: memoryview, config: LogConfig) -> RecordsCheck | None:
-        """Check the batch on the event loop. Return None if the batch is too large for this."""
-        if len(records) > _INLINE_COMPRESSED_BYTES:
+        """Check the batch on the event loop. Return None if the batch is probably too large for this.
+
+        The estimate is based on the compression ratio of the last batch, because decompression is expensive.
+        """
+        codec = Compression(records[_ATTRIBUTES_LOW_BYTE] & COMPRESSION_MASK)
+        if len(records) * self._ratios[codec] > INLINE_BYTES:
             return None
         try:
-            return _check_in_buffer(records, config, self._inline_buffer, lambda: None)
+            return self._check_in_buffer(records, config, self._inline_buffer, lambda: None)
         except OutputFullError:
+            self._ratios[codec] = INLINE_BYTES / len(records)
             return None
 
     async def check(self, records: memoryview, config: LogConfig) -> RecordsCheck:
@@ -90,7 +95,27 @@ class RecordValidator:
         buffer: bytearray | None = getattr(self._buffers, "buffer", None)
         if buffer is None:
             buffer = self._buffers.buffer = bytearray(HEADER_SIZE + BUFFER_BYTES)
-        return _check_in_buffer(records, config, buffer, _Pause())
+        return self._check_in_buffer(records, config, buffer, _Pause())
+
+    def _check_in_buffer(
+        self, records: memoryview, config: LogConfig, buffer: bytearray, pause: Callable[[], None]
+    ) -> RecordsCheck:
+        """Decompress the batch into `buffer` and check it. Raises OutputFullError if the buffer is too small."""
+        fields = list(HEADER.unpack_from(records))
+        header = BatchHeader(*fields)
+        view = memoryview(buffer)
+        try:
+            size_bytes = decompress_into(header.compression, records[HEADER_SIZE:], view[HEADER_SIZE:])
+            self._ratios[Compression(header.compression)] = size_bytes / len(records)
+            fields[5] &= ~COMPRESSION_MASK
+            HEADER.pack_into(buffer, 0, *fields)
+            batch = view[: HEADER_SIZE + size_bytes]
+            keyless = check_batch(batch, header, find_keyless=config.cleanup_compact, pause=pause)
+        except OutputFullError:
+            raise
+        except (CompressionError, CorruptBatchError) as error:
+            return _failed_check(error)
+        return _finished_check(keyless, header, config)
 
     def _check_stream(self, records: memoryview, config: LogConfig) -> RecordsCheck:
         header = BatchHeader(*HEADER.unpack_from(records))
@@ -120,26 +145,6 @@ class RecordValidator:
                     raise CompressionError("the broker stops")
                 yield chunk
                 pause()
-
-
-def _check_in_buffer(
-    records: memoryview, config: LogConfig, buffer: bytearray, pause: Callable[[], None]
-) -> RecordsCheck:
-    """Decompress the batch into `buffer` and check it. Raises OutputFullError if the buffer is too small."""
-    fields = list(HEADER.unpack_from(records))
-    header = BatchHeader(*fields)
-    view = memoryview(buffer)
-    try:
-        size_bytes = decompress_into(header.compression, records[HEADER_SIZE:], view[HEADER_SIZE:])
-        fields[5] &= ~COMPRESSION_MASK
-        HEADER.pack_into(buffer, 0, *fields)
-        batch = view[: HEADER_SIZE + size_bytes]
-        keyless = check_batch(batch, header, find_keyless=config.cleanup_compact, pause=pause)
-    except OutputFullError:
-        raise
-    except (CompressionError, CorruptBatchError) as error:
-        return _failed_check(error)
-    return _finished_check(keyless, header, config)
 
 
 def _failed_check(error: CompressionError | CorruptBatchError) -> RecordsCheck:

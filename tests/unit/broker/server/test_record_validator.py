@@ -66,12 +66,24 @@ def test_compacted_topic_requires_keys(validator: RecordValidator, size_bytes: i
     assert check(validator, batch) == RecordsCheck()
 
 
-def test_only_small_batches_are_checked_on_the_event_loop(validator: RecordValidator) -> None:
-    for codec in CODECS:
-        small = compressed_batch(record(0, bytes(INLINE_BYTES - 100)), 1, codec)
-        large = compressed_batch(record(0, bytes(INLINE_BYTES)), 1, codec)
-        assert validator.check_small(memoryview(small), LogConfig()) == RecordsCheck()
-        assert validator.check_small(memoryview(large), LogConfig()) is None
+@pytest.mark.parametrize("codec", CODECS)
+def test_only_small_batches_are_checked_on_the_event_loop(validator: RecordValidator, codec: Compression) -> None:
+    small = memoryview(compressed_batch(record(0, os.urandom(INLINE_BYTES // 2)), 1, codec))
+    large = memoryview(compressed_batch(record(0, os.urandom(INLINE_BYTES // 2) * 3), 1, codec))
+    for _ in range(2):
+        assert validator.check_small(small, LogConfig()) == RecordsCheck()
+        assert validator.check_small(large, LogConfig()) is None
+
+
+def test_batches_are_checked_on_the_event_loop_again_after_a_batch_with_a_high_compression_ratio(
+    validator: RecordValidator,
+) -> None:
+    """The event loop does not decompress a batch if the ratio of the last batch suggests that it is too large."""
+    small = compressed_batch(record(0, os.urandom(INLINE_BYTES // 2)), 1, Compression.ZSTD)
+    check(validator, compressed_batch(record(0, bytes(INLINE_BYTES * 2)), 1, Compression.ZSTD))
+    assert validator.check_small(memoryview(small), LogConfig()) is None
+    check(validator, small)
+    assert validator.check_small(memoryview(small), LogConfig()) == RecordsCheck()
 
 
 def batch_of_zeros(codec: Compression, size_bytes: int) -> bytearray:
