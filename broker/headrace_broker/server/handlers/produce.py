@@ -17,7 +17,7 @@ the partition may have a new leader or may be deleted.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -70,17 +70,14 @@ if TYPE_CHECKING:
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
     """Append every batch and respond. With acks=all, respond only when the batches are committed."""
     request = read_produce_request(frame, version, broker.partitions.partitions_per_request_max)
+    checks: Sequence[RecordsCheck | None] = ()
     validator = broker.record_validator
-    if validator is None or not _has_compressed_batch(request[3]):
-        _append_and_respond(broker, connection, request, version, correlation_id, repeat(None))
-        return
-    checks: list[RecordsCheck | None] = []
-    for records, config in _batches_to_check(broker, request):
-        check = None if config is None else validator.check_small(records, config)
-        if config is not None and check is None:
-            _check_in_thread(broker, connection, validator, bytearray(frame), version, correlation_id)
+    if validator is not None and _has_compressed_batch(request[3]):
+        found = _check_small_batches(broker, validator, request)
+        if found is None:
+            _check_in_thread(broker, validator, connection, bytearray(frame), version, correlation_id)
             return
-        checks.append(check)
+        checks = found
     _append_and_respond(broker, connection, request, version, correlation_id, checks)
 
 
@@ -117,10 +114,23 @@ def _batches_to_check(broker: Broker, request: ProduceParts) -> Iterator[tuple[m
             yield records, config
 
 
+def _check_small_batches(
+    broker: Broker, validator: RecordValidator, request: ProduceParts
+) -> list[RecordsCheck | None] | None:
+    """Check all batches of the request, and return the results. Return None if a batch is too large for this."""
+    checks: list[RecordsCheck | None] = []
+    for records, config in _batches_to_check(broker, request):
+        check = None if config is None else validator.check_small(records, config)
+        if config is not None and check is None:
+            return None
+        checks.append(check)
+    return checks
+
+
 def _check_in_thread(
     broker: Broker,
-    connection: Connection,
     validator: RecordValidator,
+    connection: Connection,
     frame: bytearray,
     version: int,
     correlation_id: int,
@@ -150,21 +160,25 @@ def _append_and_respond(
     request: ProduceParts,
     version: int,
     correlation_id: int,
-    checks: Iterable[RecordsCheck | None],
+    checks: Sequence[RecordsCheck | None],
 ) -> None:
-    """Append every batch. `checks` contains the result of the check of each batch, or None for unchecked batches."""
+    """Append every batch.
+
+    `checks` contains the result of the check of each batch, or None for an unchecked batch. It is empty if no batch was
+    checked.
+    """
     transactional_id, acks, timeout_ms, topics = request
-    check_of_next = iter(checks)
     if len(topics) == 1 and acks == 1 and transactional_id is None:
         topic, partitions = topics[0]
         if len(partitions) == 1:  # fast path for the most common request
             index, records = partitions[0]
-            check = next(check_of_next)
+            check = checks[0] if checks else None
             connection.reply(
                 (_append_and_encode(broker, connection, correlation_id, version, topic, index, records, check),)
             )
             return
     request_error = _invalid_request_error(transactional_id, acks)
+    check_of_next = iter(checks or repeat(None))
     results = [
         (
             topic,
