@@ -30,15 +30,22 @@ def topic_id(client: RawClient, name: str) -> bytes:
 
 
 def fetch(
-    client: RawClient, topic: bytes, offsets: dict[int, int], session: tuple[int, int], max_bytes: int = 150_000
+    client: RawClient,
+    topic: bytes,
+    offsets: dict[int, int],
+    session: tuple[int, int],
+    *,
+    max_bytes: int = 150_000,
+    min_bytes: int = 1,
+    max_wait_ms: int = 300,
 ) -> FetchResponse:
     partitions = [
         FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1_000_000)
         for index, offset in offsets.items()
     ]
     request = FetchRequest(
-        max_wait_ms=300,
-        min_bytes=1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
         max_bytes=max_bytes,
         session_id=session[0],
         session_epoch=session[1],
@@ -74,6 +81,51 @@ def test_incremental_fetches_return_all_records_in_several_small_responses(broke
             assert response.responses, f"the response is empty, although only {offsets} was read"
             changed = {}
         assert all(offset >= 3 for offset in offsets.values()), offsets
+
+
+def read_order(client: RawClient, topic: bytes, partitions: int, fetches: int, min_bytes: int = 1) -> list[list[int]]:
+    """Fetch `fetches` times in one session. Return the partitions of which each response has records.
+
+    A response has room for one batch of 10 KB. Each batch contains one record.
+    """
+    offsets = changed = dict.fromkeys(range(partitions), 0)
+    session, order = (0, 0), []
+    for epoch in range(1, fetches + 1):
+        response = fetch(client, topic, changed, session, max_bytes=15_000, min_bytes=min_bytes, max_wait_ms=20)
+        assert response.error_code == ErrorCode.NONE
+        received = [item.partition_index for found in response.responses for item in found.partitions if item.records]
+        changed = {index: offsets[index] + 1 for index in received}
+        offsets = offsets | changed
+        session = (response.session_id, epoch)
+        order.append(received)
+    return order
+
+
+def test_partition_whose_next_batch_did_not_fit_into_a_response_is_first_in_the_next_response(
+    broker: BrokerProcess,
+) -> None:
+    with RawClient(broker.address) as client:
+        wanted = create_topic(client, "one-large", partitions=3)
+        for index in [0] * 10 + [1, 2]:
+            client.call(produce_request("one-large", batch(bytes(10_000)), partition=index), 9)
+        assert read_order(client, wanted, 3, fetches=12) == [[0], [1], [2], *[[0]] * 9]
+
+
+def test_partitions_with_many_large_batches_are_served_in_turn(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        wanted = create_topic(client, "all-large", partitions=3)
+        for index in [0, 1, 2] * 4:
+            client.call(produce_request("all-large", batch(bytes(10_000)), partition=index), 9)
+        assert read_order(client, wanted, 3, fetches=12) == [[0], [1], [2]] * 4
+
+
+def test_partitions_that_were_read_before_a_wait_but_not_sent_keep_their_places(broker: BrokerProcess) -> None:
+    """With min.bytes equal to max.bytes, one batch is not enough, so the broker reads again after the wait."""
+    with RawClient(broker.address) as client:
+        wanted = create_topic(client, "waits", partitions=2)
+        for index in [0, 1] * 3:
+            client.call(produce_request("waits", batch(bytes(10_000)), partition=index), 9)
+        assert read_order(client, wanted, 2, fetches=6, min_bytes=15_000) == [[0], [1]] * 3
 
 
 def test_incremental_fetch_response_contains_only_changed_partitions(broker: BrokerProcess) -> None:

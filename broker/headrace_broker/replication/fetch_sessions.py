@@ -59,7 +59,11 @@ class FetchSession:
     last_used_ms: int = 0
     partitions: dict[Key, CachedPartition] = field(default_factory=dict)
     dirty_partitions: dict[Key, None] = field(default_factory=dict)
-    """The partitions to read for the next response, in the order in which they were marked as dirty."""
+    """The partitions to read for the next response, in this order.
+
+    A partition that returns records moves to the end (KIP-227). All other partitions keep their places, so each dirty
+    partition is first in one of the next responses. The first batch of a response may exceed all size limits.
+    """
 
     def update(self, request: FetchRequest) -> tuple[list[Key], list[Key]]:
         """Apply the partitions that the request adds, changes and forgets; return (added keys, removed keys)."""
@@ -105,23 +109,26 @@ class FetchSession:
         """Store the high watermark and the log start offset that were sent to the client for the partition `key`.
 
         `data` is the part of the response for this partition. If `data` has an error code, the next response contains
-        the partition again.
+        the partition again. If `data` has records, move the partition behind the other dirty partitions.
         """
         cached = self.partitions.get(key)
         if cached is not None:
             failed = data.error_code != ErrorCode.NONE
             cached.high_watermark = -2 if failed else data.high_watermark
             cached.log_start_offset = -2 if failed else data.log_start_offset
+            if data.records and key in self.dirty_partitions:
+                del self.dirty_partitions[key]
+                self.dirty_partitions[key] = None
 
     def mark_read(self, key: Key, *, is_exhausted: bool) -> None:
         """Update the dirty partitions after the partition was read.
 
         If `is_exhausted` is True, the partition becomes clean. Otherwise the log has more records, so the partition
-        stays dirty, but moves behind the other dirty partitions.
+        stays dirty and keeps its place. The records that were read may never be sent: if there are too few, the fetch
+        waits and then reads again. Therefore only `mark_sent` moves a partition to the end.
         """
-        self.dirty_partitions.pop(key, None)
-        if not is_exhausted:
-            self.dirty_partitions[key] = None
+        if is_exhausted:
+            self.dirty_partitions.pop(key, None)
 
 
 class FetchSessionCache:

@@ -242,7 +242,8 @@ def _session_read_steps(
         )
         known.is_fetch_state_recorded = data.error_code == ErrorCode.NONE
         left -= size_bytes
-        # A partition that returned no records may still have some, if its next batch did not fit in the response.
+        # A partition that returned no records may still have some, if its next batch did not fit in the response. It
+        # then keeps its place before the partitions that the client receives records of, and is served next.
         end_offset = _readable_end_offset(partition, session.replica_id)
         is_exhausted = not size_bytes and wanted.fetch_offset >= end_offset
         session.mark_read(key, is_exhausted=is_exhausted and data.error_code == ErrorCode.NONE)
