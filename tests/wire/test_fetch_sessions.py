@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from headrace_broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from support.broker import BrokerProcess, running_broker
-from support.raw_client import RawClient, batch, create_topic, produce_request
+from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
 
 pytestmark = pytest.mark.wire
 
@@ -158,3 +161,106 @@ def test_fetch_that_adds_too_many_partitions_to_its_session_is_rejected(broker: 
             for epoch in (1, 2, 3)
         ]
         assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
+
+
+MAX_WAIT_MS = 300
+
+
+def fetch_all(client: RawClient, topics: Sequence[bytes], session: tuple[int, int] = (0, -1)) -> tuple[Any, float]:
+    """Fetch partition 0 of each topic. Return (response, duration in ms)."""
+    request = FetchRequest(
+        max_wait_ms=MAX_WAIT_MS,
+        min_bytes=1,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic(topic_id=topic, partitions=[FetchPartition(partition=0)]) for topic in topics],
+    )
+    started_s = time.monotonic()
+    response = client.call(request, VERSION)
+    return response, (time.monotonic() - started_s) * 1000
+
+
+def error_codes(response: FetchResponse) -> dict[bytes, int]:
+    return {topic.topic_id: item.error_code for topic in response.responses for item in topic.partitions}
+
+
+def delete_topic(client: RawClient, name: str) -> None:
+    response = client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000), 6)
+    assert response.responses[0].error_code == ErrorCode.NONE
+
+
+def test_session_fetch_waits_for_the_other_topics_if_one_topic_was_deleted(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        kept, deleted = create_topic(client, "kept"), create_topic(client, "deleted")
+        session_id = fetch_all(client, [kept, deleted], (0, 0))[0].session_id
+        delete_topic(client, "deleted")
+        for epoch in (1, 2):
+            response, duration_ms = fetch_all(client, [], (session_id, epoch))
+            assert error_codes(response) == {deleted: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            assert duration_ms >= MAX_WAIT_MS - 10
+        with RawClient(broker.address) as producer:
+            client.send(session_request(session_id, 3, max_wait_ms=20_000), VERSION)
+            producer.call(produce_request("kept", batch(b"v")), 9)
+            _, response = client.receive(FetchRequest, VERSION, FetchResponse)
+        assert error_codes(response) == {kept: ErrorCode.NONE, deleted: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def session_request(session_id: int, epoch: int, max_wait_ms: int) -> FetchRequest:
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, session_id=session_id, session_epoch=epoch)
+
+
+def test_session_fetch_returns_inconsistent_topic_id_immediately_if_a_topic_was_recreated(
+    broker: BrokerProcess,
+) -> None:
+    with RawClient(broker.address) as client:
+        kept, recreated = create_topic(client, "kept-too"), create_topic(client, "recreated")
+        session_id = fetch_all(client, [kept, recreated], (0, 0))[0].session_id
+        delete_topic(client, "recreated")
+        create_topic(client, "recreated")
+        client.send(session_request(session_id, 1, max_wait_ms=60_000), VERSION)
+        _, response = client.receive(FetchRequest, VERSION, FetchResponse)
+        assert error_codes(response) == {recreated: ErrorCode.INCONSISTENT_TOPIC_ID}
+
+
+def test_session_fetch_responds_immediately_if_all_its_topics_were_deleted(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        only = create_topic(client, "only")
+        session_id = fetch_all(client, [only], (0, 0))[0].session_id
+        delete_topic(client, "only")
+        client.send(session_request(session_id, 1, max_wait_ms=60_000), VERSION)
+        _, response = client.receive(FetchRequest, VERSION, FetchResponse)
+        assert error_codes(response) == {only: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_partition_of_a_session_whose_topic_id_was_never_known_does_not_end_the_wait(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        kept, unknown = create_topic(client, "kept-three"), bytes(15) + b"u"
+        session_id = fetch_all(client, [kept, unknown], (0, 0))[0].session_id
+        response, duration_ms = fetch_all(client, [], (session_id, 1))
+        assert error_codes(response) == {unknown: ErrorCode.UNKNOWN_TOPIC_ID}
+        assert duration_ms >= MAX_WAIT_MS - 10
+
+
+def test_fetch_without_a_session_waits_unless_all_its_topics_are_unknown(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        kept, unknown = create_topic(client, "kept-four"), bytes(15) + b"v"
+        response, duration_ms = fetch_all(client, [kept, unknown])
+        assert error_codes(response) == {kept: ErrorCode.NONE, unknown: ErrorCode.UNKNOWN_TOPIC_ID}
+        assert duration_ms >= MAX_WAIT_MS - 10
+        client.send(fetch_request("no-such-topic", max_wait_ms=60_000), 12)
+        _, response = client.receive(FetchRequest, 12, FetchResponse)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_delayed_fetch_without_a_session_returns_unknown_topic_or_partition_if_a_topic_is_deleted(
+    broker: BrokerProcess,
+) -> None:
+    """The topic id was known when the fetch arrived, so the error is the same as for a fetch by name."""
+    with RawClient(broker.address) as client, RawClient(broker.address) as admin:
+        kept, deleted = create_topic(client, "kept-five"), create_topic(client, "deleted-five")
+        topics = [FetchTopic(topic_id=topic, partitions=[FetchPartition(partition=0)]) for topic in (kept, deleted)]
+        request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=topics, session_epoch=-1)
+        client.send(request, VERSION)
+        delete_topic(admin, "deleted-five")
+        _, response = client.receive(FetchRequest, VERSION, FetchResponse)
+        assert error_codes(response)[deleted] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -47,6 +47,8 @@ class CachedPartition:
     log_start_offset: int = -2
     is_fetch_state_recorded: bool = False
     """Whether the leader has updated the replica's log end offset to this fetch offset."""
+    topic: str = ""
+    """The name of the topic when the partition was read, or "" if the topic id has never been in the metadata."""
 
 
 @dataclass(slots=True, eq=False)

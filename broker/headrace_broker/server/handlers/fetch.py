@@ -6,6 +6,12 @@ even if it exceeds max_bytes. Records are never decoded.
 Consumers may also fetch from a follower (KIP-392), up to the follower's high watermark. If replica.selector.class
 selects a follower, the leader's response contains no records and names this follower as the preferred read replica.
 
+The error of one partition ends the wait of the whole fetch, so that the client can react to the error. As in Kafka,
+this does not apply to a partition that is not in the metadata, if the fetch has other partitions. Otherwise, a consumer
+of a deleted topic would fetch in a loop without pauses. Unlike Kafka's leader, this broker responds to a follower
+immediately: the follower may have received the metadata of a new partition earlier than the leader, and it backs off
+before it fetches the partition again.
+
 Version 7 adds fetch sessions (KIP-227). This broker supports fetch sessions from version 13 on. In versions 7 to 12 it
 responds with session id 0, so that every request is a full fetch. Version 11 adds the consumer's rack. Version 12 adds
 the last fetched epoch, so that the leader can detect a diverging log. Version 13 has topic ids instead of names,
@@ -16,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -52,6 +58,8 @@ _FIRST_VERSION_WITH_IDS = 13
 _FIRST_VERSION_WITH_STATE = 15
 _FIRST_VERSION_WITH_LEADER_HINTS = 16
 _READ_COMMITTED = 1
+_UNRESOLVED = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""The errors of partitions that are not in the metadata."""
 _LARGE_FRAME_BYTES = 32 * 1024
 _SESSION_REQUEST_BYTES = 256
 _LARGE_WAIT_MS_MAX = 5000
@@ -69,7 +77,16 @@ logger = logging.getLogger(__name__)
 class _PartitionReads:
     """The results of reading the partitions of one request."""
 
-    __slots__ = ("changed", "keys", "listener", "respond_now", "responses", "size_bytes", "throttled_bytes")
+    __slots__ = (
+        "changed",
+        "keys",
+        "listener",
+        "respond_now",
+        "responses",
+        "size_bytes",
+        "throttled_bytes",
+        "unresolved_count",
+    )
 
     def __init__(self, listener: str) -> None:
         self.listener = listener
@@ -77,7 +94,10 @@ class _PartitionReads:
         self.size_bytes = 0
         self.throttled_bytes = 0
         self.respond_now = False
+        self.unresolved_count = 0
+        """The number of partitions that are not in the metadata."""
         self.keys: list[Hashable] = []
+        """The keys in the purgatory of the partitions that were read without an error."""
         self.changed: dict[Key, PartitionData] = {}
 
 
@@ -100,19 +120,40 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
             _handle_session_fetch(broker, connection, session, request, version, correlation_id)
             return
     reads = _read(broker, connection, request, version)
-    is_enough = reads.size_bytes >= request.min_bytes or reads.respond_now
-    if is_enough or request.max_wait_ms <= 0 or not reads.keys:
+    if not _must_wait(request, reads, reads.keys):
         connection.reply(_encode(broker, connection, reads, version, correlation_id))
         return
     slot = connection.reserve_response(len(frame))
 
     def complete() -> None:
-        connection.delayed_operations.pop(operation, None)
         slot.fill(_encode(broker, connection, _read(broker, connection, request, version), version, correlation_id))
 
-    operation = broker.purgatory.watch(
-        complete, reads.keys, request.max_wait_ms, missing_bytes=request.min_bytes - reads.size_bytes
-    )
+    _wait(broker, connection, complete, reads.keys, request.max_wait_ms, request.min_bytes - reads.size_bytes)
+
+
+def _must_wait(request: FetchRequest, reads: _PartitionReads, keys: list[Hashable]) -> bool:
+    """Return whether the response must wait for more records. `keys` identify what the fetch can wait for."""
+    return request.max_wait_ms > 0 and reads.size_bytes < request.min_bytes and not reads.respond_now and bool(keys)
+
+
+def _wait(
+    broker: Broker,
+    connection: Connection,
+    complete: Callable[[], None],
+    keys: list[Hashable],
+    wait_ms: int,
+    missing_bytes: int,
+) -> None:
+    """Call `complete` when `missing_bytes` more bytes are available, or after `wait_ms`.
+
+    If the connection is closed earlier, `complete` is not called.
+    """
+
+    def run() -> None:
+        connection.delayed_operations.pop(operation, None)
+        complete()
+
+    operation = broker.purgatory.watch(run, keys, wait_ms, missing_bytes=missing_bytes)
     connection.delayed_operations[operation] = None
 
 
@@ -168,7 +209,9 @@ def _handle_session_fetch(
         broker.purgatory.complete_due()
     if not (may_wait and broker.fetch_sessions.has_nothing_for_replica(session, broker.node_id)):
         reads = _read_dirty_partitions(broker, connection, session, request, version)
-        if not may_wait or reads.size_bytes >= request.min_bytes or reads.respond_now:
+        # an unresolved partition stays dirty, so `reads` contains all unresolved partitions of the session
+        keys: list[Hashable] = [session] if reads.unresolved_count < len(session.partitions) else []
+        if not (may_wait and _must_wait(request, reads, keys)):
             connection.reply(_encode_session_response(broker, connection, session, reads, version, correlation))
             return
         # these partitions were read but not sent, so the delayed response must read them again
@@ -178,12 +221,10 @@ def _handle_session_fetch(
     slot = connection.reserve_response(_SESSION_REQUEST_BYTES)
 
     def complete() -> None:
-        connection.delayed_operations.pop(operation, None)
         reads = _read_dirty_partitions(broker, connection, session, request, version)
         slot.fill(_encode_session_response(broker, connection, session, reads, version, correlation))
 
-    operation = broker.purgatory.watch(complete, [session], request.max_wait_ms, missing_bytes=missing_bytes)
-    connection.delayed_operations[operation] = None
+    _wait(broker, connection, complete, [session], request.max_wait_ms, missing_bytes)
 
 
 def _record_follower_offsets(broker: Broker, session: FetchSession, request: FetchRequest, version: int) -> None:
@@ -236,7 +277,9 @@ def _session_read_steps(
             continue  # the partition was removed from the session in the meantime
         wanted = known.partition
         partition = broker.fetch_sessions.attach(session, key, broker.partitions)
-        topic = FetchTopic(topic_id=key[0])
+        if not known.topic:
+            known.topic = broker.image.topic_names.get(key[0], "")
+        topic = FetchTopic(topic=known.topic, topic_id=key[0])
         data, size_bytes = _read_partition(
             broker, request, topic, wanted, left, reads, version, is_noted=known.is_fetch_state_recorded
         )
@@ -363,7 +406,10 @@ def _read_steps(broker: Broker, request: FetchRequest, version: int, reads: _Par
     """Read the requested partitions into `reads`; yield after every `_PARTITIONS_PER_CHUNK` partitions."""
     left_in_chunk = _PARTITIONS_PER_CHUNK
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
+    by_id = version >= _FIRST_VERSION_WITH_IDS
     for topic in request.topics:
+        if by_id and not topic.topic:  # the topic may be deleted before the request is read again after a wait
+            topic.topic = broker.image.topic_names.get(topic.topic_id, "")
         partition_data: list[PartitionData] = []
         for wanted in topic.partitions:
             data, size_bytes = _read_partition(broker, request, topic, wanted, left, reads, version)
@@ -373,7 +419,7 @@ def _read_steps(broker: Broker, request: FetchRequest, version: int, reads: _Par
             if not left_in_chunk:
                 left_in_chunk = _PARTITIONS_PER_CHUNK
                 yield
-        if version >= _FIRST_VERSION_WITH_IDS:
+        if by_id:
             reads.responses.append(FetchableTopicResponse(topic_id=topic.topic_id, partitions=partition_data))
         else:
             reads.responses.append(FetchableTopicResponse(topic=topic.topic, partitions=partition_data))
@@ -396,9 +442,9 @@ def _read_partition(
     contains the follower's fetch offset.
     """
     partition = None
+    replica = _replica_id(request, version)
     try:
         partition = _find_partition(broker, topic, wanted.partition, version)
-        replica = _replica_id(request, version)
         diverging = _check_epoch_and_divergence(broker, partition, wanted, replica, version)
         if replica >= 0 and not is_noted and diverging is None:
             _record_follower_offset(broker, partition, request, wanted, replica)
@@ -428,7 +474,10 @@ def _read_partition(
         max_bytes = min(wanted.partition_max_bytes, left)
         found = broker.read(partition, replica, wanted.fetch_offset, max_bytes, min_one_batch=reads.size_bytes == 0)
     except ApiError as error:
-        reads.respond_now = True
+        if error.code in _UNRESOLVED and replica < 0:
+            reads.unresolved_count += 1
+        else:
+            reads.respond_now = True
         broker.on_partition_error(API_KEY, error.code, partition)
         return _error_response(wanted, partition, error, version), 0
     reads.keys.append(partition.end_key if replica >= 0 else partition)
@@ -467,12 +516,27 @@ def _find_partition(broker: Broker, topic: FetchTopic, index: int, version: int)
     by_id, table = version >= _FIRST_VERSION_WITH_IDS, broker.partitions
     by_index = table.by_id.get(topic.topic_id) if by_id else table.by_name.get(topic.topic)
     partition = by_index.get(index) if by_index is not None else None
-    if partition is not None:
-        return partition
-    known = broker.image.topic_by_id(topic.topic_id) if by_id else broker.image.topics.get(topic.topic)
-    if known is not None and 0 <= index < len(known.partitions):
-        raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # the partition exists, but this broker has no replica of it
-    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID if by_id and known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if partition is None:
+        raise ApiError(_missing_partition_error(broker, topic, index, by_id=by_id))
+    return partition
+
+
+def _missing_partition_error(broker: Broker, topic: FetchTopic, index: int, *, by_id: bool) -> ErrorCode:
+    """Return the error for a partition of which this broker has no replica.
+
+    If the request has topic ids (`by_id`), `topic` also contains the name that this id had when the partition was first
+    read. If the topic was deleted since then, another topic may have this name now.
+    """
+    image = broker.image
+    same_id = image.topic_by_id(topic.topic_id) if by_id else None
+    if by_id and same_id is None and not topic.topic:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    known = same_id or image.topics.get(topic.topic)
+    if known is None or not 0 <= index < len(known.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if by_id and same_id is None and broker.partitions.get(topic.topic, index) is not None:
+        return ErrorCode.INCONSISTENT_TOPIC_ID
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _diverging(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
