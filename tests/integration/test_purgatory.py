@@ -15,7 +15,7 @@ from headrace_broker.protocol.codec import decode
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.framing import encode_request, parse_response_header
 from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from headrace_broker.protocol.messages.fetch import FetchResponse
+from headrace_broker.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace_broker.protocol.messages.produce import ProduceResponse
 from headrace_broker.protocol.notation import Message
 from headrace_broker.server.broker import Broker
@@ -73,8 +73,11 @@ class Client:
 
     def send(self, request: Message, version: int) -> None:
         data = b"".join(encode_request(1, "c", request, version))
-        self.connection.get_buffer(-1)[: len(data)] = data
-        self.connection.buffer_updated(len(data))
+        while data:
+            part = data[: len(self.connection.get_buffer(-1))]
+            self.connection.get_buffer(-1)[: len(part)] = part
+            self.connection.buffer_updated(len(part))
+            data = data[len(part) :]
 
     def response(self, response: type[Message], version: int) -> Any:
         frame = self.frames.pop(0)[4:]
@@ -164,6 +167,55 @@ def test_delayed_operations_of_a_closed_connection_are_cancelled() -> None:
         assert client.frames == []
 
     with_broker(test)
+
+
+async def await_request_tasks(broker: UnreplicatedBroker) -> None:
+    async with asyncio.timeout(10):
+        await asyncio.gather(*broker.broker.router._tasks)
+
+
+def test_delayed_fetch_of_many_partitions_is_cancelled_when_its_connection_is_closed() -> None:
+    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+        client.send(large_fetch_request(), 12)
+        await await_request_tasks(broker)
+        assert len(broker.purgatory) == 1
+        client.close()
+        assert len(broker.purgatory) == 0
+
+    with_broker(test)
+
+
+def test_fetch_of_many_partitions_whose_connection_is_closed_during_the_reads_does_not_wait() -> None:
+    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+        client.send(large_fetch_request(), 12)
+        client.close()
+        await await_request_tasks(broker)
+        assert len(broker.purgatory) == 0
+
+    with_broker(test)
+
+
+def test_delayed_fetch_of_many_partitions_completes_when_a_record_is_committed() -> None:
+    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+        client.send(large_fetch_request(), 12)
+        await await_request_tasks(broker)
+        producer = Client(broker.broker)
+        producer.send(produce_request("t", batch(b"a"), acks=1), 9)
+        client.response_received.clear()
+        broker.replicate(1)
+        async with asyncio.timeout(3):  # the wait of a large request ends after 5 s
+            await client.response_received.wait()
+        first = client.response(FetchResponse, 12).responses[0].partitions[0]
+        assert bytes(first.records).count(b"a") == 1
+
+    with_broker(test)
+
+
+def large_fetch_request() -> FetchRequest:
+    """Return a Fetch request whose frame is so large that the broker reads the partitions in chunks."""
+    request = fetch_request("t", max_wait_ms=1_000_000_000)
+    request.topics[0].partitions *= 1000
+    return request
 
 
 def test_batches_that_are_sent_again_after_a_leadership_change_cause_no_sequence_gap() -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -128,33 +128,14 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
     def complete() -> None:
         slot.fill(_encode(broker, connection, _read(broker, connection, request, version), version, correlation_id))
 
-    _wait(broker, connection, complete, reads.keys, request.max_wait_ms, request.min_bytes - reads.size_bytes)
+    broker.purgatory.watch_for_connection(
+        connection, complete, reads.keys, request.max_wait_ms, missing_bytes=request.min_bytes - reads.size_bytes
+    )
 
 
 def _must_wait(request: FetchRequest, reads: _PartitionReads, keys: list[Hashable]) -> bool:
     """Return whether the response must wait for more records. `keys` identify what the fetch can wait for."""
     return request.max_wait_ms > 0 and reads.size_bytes < request.min_bytes and not reads.respond_now and bool(keys)
-
-
-def _wait(
-    broker: Broker,
-    connection: Connection,
-    complete: Callable[[], None],
-    keys: list[Hashable],
-    wait_ms: int,
-    missing_bytes: int,
-) -> None:
-    """Call `complete` when `missing_bytes` more bytes are available, or after `wait_ms`.
-
-    If the connection is closed earlier, `complete` is not called.
-    """
-
-    def run() -> None:
-        connection.delayed_operations.pop(operation, None)
-        complete()
-
-    operation = broker.purgatory.watch(run, keys, wait_ms, missing_bytes=missing_bytes)
-    connection.delayed_operations[operation] = None
 
 
 def _has_session(request: FetchRequest) -> bool:
@@ -224,7 +205,9 @@ def _handle_session_fetch(
         reads = _read_dirty_partitions(broker, connection, session, request, version)
         slot.fill(_encode_session_response(broker, connection, session, reads, version, correlation))
 
-    _wait(broker, connection, complete, [session], request.max_wait_ms, missing_bytes)
+    broker.purgatory.watch_for_connection(
+        connection, complete, [session], request.max_wait_ms, missing_bytes=missing_bytes
+    )
 
 
 def _record_follower_offsets(broker: Broker, session: FetchSession, request: FetchRequest, version: int) -> None:
@@ -357,14 +340,19 @@ async def _handle_large(
         await _handle_large_session(broker, connection, slot, session, request, version, correlation_id)
         return
     reads = await _read_in_chunks(broker, connection, request, version)
-    wait_ms = min(request.max_wait_ms, _LARGE_WAIT_MS_MAX)
-    if reads.keys and not reads.respond_now and reads.size_bytes < request.min_bytes and wait_ms > 0:
-        due = asyncio.get_running_loop().create_future()
-        missing_bytes = request.min_bytes - reads.size_bytes
-        broker.purgatory.watch(lambda: due.set_result(None), reads.keys, wait_ms, missing_bytes=missing_bytes)
-        await due
-        reads = await _read_in_chunks(broker, connection, request, version)
-    slot.fill(await run_in_executor(lambda: _encode(broker, connection, reads, version, correlation_id)))
+
+    async def respond(reads: _PartitionReads) -> None:
+        slot.fill(await run_in_executor(lambda: _encode(broker, connection, reads, version, correlation_id)))
+
+    async def read_again_and_respond() -> None:
+        await respond(await _read_in_chunks(broker, connection, request, version))
+
+    if not _must_wait(request, reads, reads.keys):
+        await respond(reads)
+        return
+    complete = partial(broker.router.run_for_connection, connection, API_KEY.name, read_again_and_respond)
+    wait_ms, missing_bytes = min(request.max_wait_ms, _LARGE_WAIT_MS_MAX), request.min_bytes - reads.size_bytes
+    broker.purgatory.watch_for_connection(connection, complete, reads.keys, wait_ms, missing_bytes=missing_bytes)
 
 
 async def _handle_large_session(

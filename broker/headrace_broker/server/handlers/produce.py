@@ -319,7 +319,6 @@ def _respond_when_replicated(
     epochs = {partition: partition.leader_epoch for partition in missing if isinstance(partition, Partition)}
 
     def complete() -> None:
-        connection.delayed_operations.pop(operation, None)
         completed = [
             (
                 topic,
@@ -332,8 +331,9 @@ def _respond_when_replicated(
         ]
         slot.fill(encode_response(correlation_id, _response(broker, connection, completed, version), version))
 
-    operation = broker.purgatory.watch(complete, list(missing), max(0, timeout_ms), required_offsets=dict(missing))
-    connection.delayed_operations[operation] = None
+    broker.purgatory.watch_for_connection(
+        connection, complete, list(missing), max(0, timeout_ms), required_offsets=dict(missing)
+    )
 
 
 def _result_after_replication(

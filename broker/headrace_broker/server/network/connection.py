@@ -289,6 +289,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection is closed, or will be closed after it has sent the responses in its buffer."""
+        return self._closing
+
     # -- slots -------------------------------------------------------------------------------------------------
 
     def slot_filled(self, slot: ResponseSlot) -> None:

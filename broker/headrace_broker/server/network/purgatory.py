@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
 
 from headrace_broker.server.network.delayed_operations import DelayedOperation, DelayedOperations
+
+if TYPE_CHECKING:
+    from headrace_broker.server.network.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +59,31 @@ class Purgatory:
         self._operations.watch(operation)
         self._schedule_timer()
         return operation
+
+    def watch_for_connection(
+        self,
+        connection: Connection,
+        complete: Callable[[], None],
+        keys: list[Hashable],
+        wait_ms: int,
+        *,
+        missing_bytes: int | None = None,
+        required_offsets: dict[Hashable, int] | None = None,
+    ) -> None:
+        """Call `complete` as `watch` does, but not if the connection is closed earlier.
+
+        All requests of clients wait with this method. When a connection is closed, the router cancels its delayed
+        operations.
+        """
+        if connection.is_closing:
+            return
+
+        def run() -> None:
+            connection.delayed_operations.pop(operation, None)
+            complete()
+
+        operation = self.watch(run, keys, wait_ms, missing_bytes=missing_bytes, required_offsets=required_offsets)
+        connection.delayed_operations[operation] = None
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> None:
         """Complete the operations on `key` that can complete now.
