@@ -86,7 +86,9 @@ def test_incremental_fetches_return_all_records_in_several_small_responses(broke
         assert all(offset >= 3 for offset in offsets.values()), offsets
 
 
-def read_order(client: RawClient, topic: bytes, partitions: int, fetches: int, min_bytes: int = 1) -> list[list[int]]:
+def read_order(
+    client: RawClient, topic: bytes, partitions: int, fetches: int, *, min_bytes: int = 1, max_wait_ms: int = 20
+) -> list[list[int]]:
     """Fetch `fetches` times in one session. Return the partitions of which each response has records.
 
     A response has room for one batch of 10 KB. Each batch contains one record.
@@ -94,7 +96,9 @@ def read_order(client: RawClient, topic: bytes, partitions: int, fetches: int, m
     offsets = changed = dict.fromkeys(range(partitions), 0)
     session, order = (0, 0), []
     for epoch in range(1, fetches + 1):
-        response = fetch(client, topic, changed, session, max_bytes=15_000, min_bytes=min_bytes, max_wait_ms=20)
+        response = fetch(
+            client, topic, changed, session, max_bytes=15_000, min_bytes=min_bytes, max_wait_ms=max_wait_ms
+        )
         assert response.error_code == ErrorCode.NONE
         received = [item.partition_index for found in response.responses for item in found.partitions if item.records]
         changed = {index: offsets[index] + 1 for index in received}
@@ -122,13 +126,23 @@ def test_partitions_with_many_large_batches_are_served_in_turn(broker: BrokerPro
         assert read_order(client, wanted, 3, fetches=12) == [[0], [1], [2]] * 4
 
 
-def test_partitions_that_were_read_before_a_wait_but_not_sent_keep_their_places(broker: BrokerProcess) -> None:
-    """With min.bytes equal to max.bytes, one batch is not enough, so the broker reads again after the wait."""
-    with RawClient(broker.address) as client:
+def test_fetch_does_not_wait_for_min_bytes_if_the_next_batch_does_not_fit_into_the_response(
+    broker: BrokerProcess,
+) -> None:
+    with RawClient(broker.address, timeout_s=20) as client:
         wanted = create_topic(client, "waits", partitions=2)
         for index in [0, 1] * 3:
             client.call(produce_request("waits", batch(bytes(10_000)), partition=index), 9)
-        assert read_order(client, wanted, 2, fetches=6, min_bytes=15_000) == [[0], [1]] * 3
+        order = read_order(client, wanted, 2, fetches=5, min_bytes=15_000, max_wait_ms=60_000)
+        assert order == [[0], [1], [0], [1], [0]]
+
+
+def test_fetch_does_not_wait_for_more_bytes_than_the_response_may_contain(broker: BrokerProcess) -> None:
+    with RawClient(broker.address, timeout_s=20) as client:
+        create_topic(client, "small-limit")
+        client.call(produce_request("small-limit", batch(bytes(3000))), 9)
+        request = fetch_request("small-limit", max_wait_ms=60_000, min_bytes=100_000, max_bytes=2000)
+        assert client.call(request, 12).responses[0].partitions[0].records
 
 
 def test_incremental_fetch_response_contains_only_changed_partitions(broker: BrokerProcess) -> None:

@@ -75,12 +75,17 @@ logger = logging.getLogger(__name__)
 
 
 class _PartitionReads:
-    """The results of reading the partitions of one request."""
+    """The results of reading the partitions of one request, and the number of bytes that may and must still be read.
+
+    The limit `bytes_max` of the response also limits min_bytes, because the response cannot become larger.
+    """
 
     __slots__ = (
+        "bytes_left",
         "changed",
         "keys",
         "listener",
+        "missing_bytes",
         "respond_now",
         "responses",
         "size_bytes",
@@ -88,10 +93,12 @@ class _PartitionReads:
         "unresolved_count",
     )
 
-    def __init__(self, listener: str) -> None:
+    def __init__(self, listener: str, bytes_min: int, bytes_max: int) -> None:
         self.listener = listener
         self.responses: list[FetchableTopicResponse] = []
         self.size_bytes = 0
+        self.bytes_left = bytes_max
+        self.missing_bytes = min(bytes_min, bytes_max)
         self.throttled_bytes = 0
         self.respond_now = False
         self.unresolved_count = 0
@@ -99,6 +106,12 @@ class _PartitionReads:
         self.keys: list[Hashable] = []
         """The keys in the purgatory of the partitions that were read without an error."""
         self.changed: dict[Key, PartitionData] = {}
+
+    def add_records(self, size_bytes: int) -> None:
+        """Count the records of a partition."""
+        self.size_bytes += size_bytes
+        self.bytes_left -= size_bytes
+        self.missing_bytes -= size_bytes
 
 
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
@@ -129,13 +142,13 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
         slot.fill(_encode(broker, connection, _read(broker, connection, request, version), version, correlation_id))
 
     broker.purgatory.watch_for_connection(
-        connection, complete, reads.keys, request.max_wait_ms, missing_bytes=request.min_bytes - reads.size_bytes
+        connection, complete, reads.keys, request.max_wait_ms, missing_bytes=reads.missing_bytes
     )
 
 
 def _must_wait(request: FetchRequest, reads: _PartitionReads, keys: list[Hashable]) -> bool:
     """Return whether the response must wait for more records. `keys` identify what the fetch can wait for."""
-    return request.max_wait_ms > 0 and reads.size_bytes < request.min_bytes and not reads.respond_now and bool(keys)
+    return request.max_wait_ms > 0 and reads.missing_bytes > 0 and not reads.respond_now and bool(keys)
 
 
 def _has_session(request: FetchRequest) -> bool:
@@ -198,7 +211,7 @@ def _handle_session_fetch(
         # these partitions were read but not sent, so the delayed response must read them again
         for key in reads.changed:
             session.mark_dirty(key)
-        missing_bytes -= reads.size_bytes
+        missing_bytes = reads.missing_bytes
     slot = connection.reserve_response(_SESSION_REQUEST_BYTES)
 
     def complete() -> None:
@@ -228,10 +241,18 @@ def _record_follower_offsets(broker: Broker, session: FetchSession, request: Fet
                 continue
 
 
+def _new_reads(broker: Broker, connection: Connection, request: FetchRequest, replica: int = -1) -> _PartitionReads:
+    """Return the results of a request of which no partition was read yet. `replica` is the follower of a session."""
+    bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
+    if replica >= 0:
+        bytes_max = min(bytes_max, _FOLLOWER_RESPONSE_BYTES_MAX)
+    return _PartitionReads(connection.listener, request.min_bytes, bytes_max)
+
+
 def _read_dirty_partitions(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int
 ) -> _PartitionReads:
-    reads = _PartitionReads(connection.listener)
+    reads = _new_reads(broker, connection, request, session.replica_id)
     for _ in _session_read_steps(broker, session, request, version, reads):
         pass
     return reads
@@ -246,12 +267,9 @@ def _session_read_steps(
     are dirty.
     """
     is_full = request.session_epoch == INITIAL_EPOCH
-    left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
-    if session.replica_id >= 0:
-        left = min(left, _FOLLOWER_RESPONSE_BYTES_MAX)
     topics: dict[bytes, FetchableTopicResponse] = {}
     for count, key in enumerate(list(session.dirty_partitions), 1):
-        if left <= 0 and not is_full:
+        if reads.bytes_left <= 0 and not is_full:
             break  # the remaining partitions stay dirty, and come first in the next response
         if count % _PARTITIONS_PER_CHUNK == 0:
             yield
@@ -263,15 +281,12 @@ def _session_read_steps(
         if not known.topic:
             known.topic = broker.image.topic_names.get(key[0], "")
         topic = FetchTopic(topic=known.topic, topic_id=key[0])
-        data, size_bytes = _read_partition(
-            broker, request, topic, wanted, left, reads, version, is_noted=known.is_fetch_state_recorded
-        )
+        data = _read_partition(broker, request, topic, wanted, reads, version, is_noted=known.is_fetch_state_recorded)
         known.is_fetch_state_recorded = data.error_code == ErrorCode.NONE
-        left -= size_bytes
         # A partition that returned no records may still have some, if its next batch did not fit in the response. It
         # then keeps its place before the partitions that the client receives records of, and is served next.
         end_offset = _readable_end_offset(partition, session.replica_id)
-        is_exhausted = not size_bytes and wanted.fetch_offset >= end_offset
+        is_exhausted = not data.records and wanted.fetch_offset >= end_offset
         session.mark_read(key, is_exhausted=is_exhausted and data.error_code == ErrorCode.NONE)
         has_changed = session.has_changed(key, data)
         if has_changed or is_full:
@@ -351,8 +366,8 @@ async def _handle_large(
         await respond(reads)
         return
     complete = partial(broker.router.run_for_connection, connection, API_KEY.name, read_again_and_respond)
-    wait_ms, missing_bytes = min(request.max_wait_ms, _LARGE_WAIT_MS_MAX), request.min_bytes - reads.size_bytes
-    broker.purgatory.watch_for_connection(connection, complete, reads.keys, wait_ms, missing_bytes=missing_bytes)
+    wait_ms = min(request.max_wait_ms, _LARGE_WAIT_MS_MAX)
+    broker.purgatory.watch_for_connection(connection, complete, reads.keys, wait_ms, missing_bytes=reads.missing_bytes)
 
 
 async def _handle_large_session(
@@ -364,7 +379,7 @@ async def _handle_large_session(
     version: int,
     correlation_id: int,
 ) -> None:
-    reads = _PartitionReads(connection.listener)
+    reads = _new_reads(broker, connection, request, session.replica_id)
     for _ in _session_read_steps(broker, session, request, version, reads):
         await asyncio.sleep(0)
     _mark_sent(session, reads)
@@ -377,14 +392,14 @@ async def _handle_large_session(
 async def _read_in_chunks(
     broker: Broker, connection: Connection, request: FetchRequest, version: int
 ) -> _PartitionReads:
-    reads = _PartitionReads(connection.listener)
+    reads = _new_reads(broker, connection, request)
     for _ in _read_steps(broker, request, version, reads):
         await asyncio.sleep(0)
     return reads
 
 
 def _read(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> _PartitionReads:
-    reads = _PartitionReads(connection.listener)
+    reads = _new_reads(broker, connection, request)
     for _ in _read_steps(broker, request, version, reads):
         pass
     return reads
@@ -393,16 +408,13 @@ def _read(broker: Broker, connection: Connection, request: FetchRequest, version
 def _read_steps(broker: Broker, request: FetchRequest, version: int, reads: _PartitionReads) -> Iterator[None]:
     """Read the requested partitions into `reads`; yield after every `_PARTITIONS_PER_CHUNK` partitions."""
     left_in_chunk = _PARTITIONS_PER_CHUNK
-    left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     by_id = version >= _FIRST_VERSION_WITH_IDS
     for topic in request.topics:
         if by_id and not topic.topic:  # the topic may be deleted before the request is read again after a wait
             topic.topic = broker.image.topic_names.get(topic.topic_id, "")
         partition_data: list[PartitionData] = []
         for wanted in topic.partitions:
-            data, size_bytes = _read_partition(broker, request, topic, wanted, left, reads, version)
-            left -= size_bytes
-            partition_data.append(data)
+            partition_data.append(_read_partition(broker, request, topic, wanted, reads, version))
             left_in_chunk -= 1
             if not left_in_chunk:
                 left_in_chunk = _PARTITIONS_PER_CHUNK
@@ -418,16 +430,14 @@ def _read_partition(
     request: FetchRequest,
     topic: FetchTopic,
     wanted: FetchPartition,
-    left: int,
     reads: _PartitionReads,
     version: int,
     *,
     is_noted: bool = False,
-) -> tuple[PartitionData, int]:
-    """Read one partition and return (response data, bytes of records).
+) -> PartitionData:
+    """Read one partition, add the result to `reads`, and return the partition's part of the response.
 
-    `left` is the number of bytes that the response may still contain. `is_noted` is true if the leader's state already
-    contains the follower's fetch offset.
+    `is_noted` is true if the leader's state already contains the follower's fetch offset.
     """
     partition = None
     replica = _replica_id(request, version)
@@ -449,17 +459,17 @@ def _read_partition(
         if diverging is not None:
             data.diverging_epoch = diverging
             reads.respond_now = True
-            return data, 0
+            return data
         if request.rack_id and replica < 0:
             chosen = broker.replication.read_replica(partition, wanted.fetch_offset, request.rack_id, reads.listener)
             if chosen is not None:
                 data.preferred_read_replica = chosen
                 reads.respond_now = True
-                return data, 0
+                return data
         if replica >= 0 and broker.replication.is_follower_throttled(partition, replica, reads.throttled_bytes):
             reads.keys.append(partition.end_key)
-            return data, 0
-        max_bytes = min(wanted.partition_max_bytes, left)
+            return data
+        max_bytes = min(wanted.partition_max_bytes, reads.bytes_left)
         found = broker.read(partition, replica, wanted.fetch_offset, max_bytes, min_one_batch=reads.size_bytes == 0)
     except ApiError as error:
         if error.code in _UNRESOLVED and replica < 0:
@@ -467,14 +477,16 @@ def _read_partition(
         else:
             reads.respond_now = True
         broker.on_partition_error(API_KEY, error.code, partition)
-        return _error_response(wanted, partition, error, version), 0
+        return _error_response(wanted, partition, error, version)
     reads.keys.append(partition.end_key if replica >= 0 else partition)
-    reads.size_bytes += found.size_bytes
+    if found.size_bytes:
+        reads.add_records(found.size_bytes)
+        data.records = [*found.buffers]
+    elif reads.size_bytes and wanted.fetch_offset < _readable_end_offset(partition, replica):
+        reads.respond_now = True  # the next batch does not fit, so the client should fetch it with its next request
     if replica >= 0 and broker.replication.leader_throttle.is_throttled(partition.topic, partition.index):
         reads.throttled_bytes += found.size_bytes
-    if found.size_bytes:
-        data.records = [*found.buffers]
-    return data, found.size_bytes
+    return data
 
 
 def _check_epoch_and_divergence(
