@@ -157,6 +157,20 @@ def test_incremental_fetch_response_contains_only_changed_partitions(broker: Bro
         assert [item.partition_index for topic in changed for item in topic.partitions] == [2]
 
 
+def test_first_fetch_of_a_session_waits_for_records(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client, RawClient(broker.address) as producer:
+        wanted = create_topic(client, "first", partitions=2)
+        request = session_request(0, 0, max_wait_ms=60_000)
+        request.topics = [
+            FetchTopic(topic_id=wanted, partitions=[FetchPartition(partition=0), FetchPartition(partition=1)])
+        ]
+        client.send(request, VERSION)
+        producer.call(produce_request("first", batch(b"v"), partition=1), 9)
+        _, response = client.receive(FetchRequest, VERSION, FetchResponse)
+        assert response.session_id > 0
+        assert [bool(item.records) for item in response.responses[0].partitions] == [False, True]
+
+
 def test_fetch_with_an_unknown_session_id_or_a_wrong_session_epoch_is_rejected(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "turn")

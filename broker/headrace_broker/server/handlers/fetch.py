@@ -194,9 +194,14 @@ def _partition_count(request: FetchRequest) -> int:
 def _handle_session_fetch(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int, correlation: int
 ) -> None:
-    """Respond with the session's changed partitions, or wait for changes. The first response has all partitions."""
+    """Respond with the session's changed partitions, or wait for changes. The first response has all partitions.
+
+    A follower receives the first response immediately, because it contains the high watermarks. A consumer waits, as in
+    Kafka: otherwise, a client that opens a session with each request would fetch in a loop without pauses.
+    """
     missing_bytes = request.min_bytes
-    may_wait = request.session_epoch != INITIAL_EPOCH and request.max_wait_ms > 0 and bool(session.partitions)
+    is_first_of_follower = request.session_epoch == INITIAL_EPOCH and session.replica_id >= 0
+    may_wait = request.max_wait_ms > 0 and bool(session.partitions) and not is_first_of_follower
     if may_wait and session.replica_id >= 0:
         _record_follower_offsets(broker, session, request, version)
         # before the reads, complete the produce requests that waited only for this follower
