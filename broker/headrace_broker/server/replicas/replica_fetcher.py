@@ -76,7 +76,12 @@ class ReplicaFetcher:
         self._leader_id = leader_id
         self._config = broker.config
         self._loop = asyncio.get_running_loop()
-        self._partitions: dict[Partition, int] = {}  # the leader epoch in which the partition is fetched
+        self._partitions: dict[Partition, int] = {}
+        """For each partition, the leader epoch in which it is fetched.
+
+        The partitions of the latest records are last. A full fetch has the partitions in this order, so that the first
+        partitions cannot fill every response.
+        """
         self._backing_off: dict[Partition, float] = {}  # the time at which the backoff of a partition ends
         self._error_throttles: dict[Partition, LogThrottle] = {}
         self._backoff_ms: dict[Partition, int] = {}  # the length of the partition's last backoff
@@ -308,17 +313,17 @@ class ReplicaFetcher:
             if response.error_code not in _SESSION_ERRORS:
                 await self._wait(self._backoff_ms_for(1) / 1000)
             return
+        responses = list(self._followed_partitions(response))
         self._session.on_response(response.session_id)
         if self._session.is_next_request_full:  # the leader's session cache is full
             self._reset_session()
-        responses = list(self._followed_partitions(response))
         self._send_fetch_ahead(responses)
         for item in responses:
             if self._partitions.get(item.partition) == item.epoch:
                 await self._handle_partition(*item)
 
     def _followed_partitions(self, response: FetchResponse) -> Iterator[_PartitionResponse]:
-        """Yield the partitions in the response.
+        """Yield the partitions in the response, and request them again with the next fetch.
 
         Skip a partition if it is no longer fetched, or if its leader epoch has changed since the request.
         """
@@ -331,6 +336,8 @@ class ReplicaFetcher:
                 epoch, offset = self._requested.get(partition, (-1, -1))
                 if self._partitions.get(partition) == epoch:
                     self._to_request[partition] = None
+                    if partition_data.records:
+                        self._partitions[partition] = self._partitions.pop(partition)
                     yield _PartitionResponse(partition, epoch, offset, partition_data)
 
     def _send_fetch_ahead(self, responses: list[_PartitionResponse]) -> None:

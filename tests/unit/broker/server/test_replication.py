@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -417,6 +418,43 @@ def test_log_start_offset_that_changes_while_a_fetch_is_in_flight_is_reported_in
         broker.replication.fetchers[2].add(other, 0)
         await done.wait()
         assert requested == [{0: 0, 1: 0}, {1: 0}, {1: 0}, {0: 1, 1: 0}]
+        broker.replication.close()
+
+    run(work())
+
+
+def test_follower_without_a_fetch_session_fetches_partitions_first_that_returned_no_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader's session cache is full, and each response has room for one batch."""
+    done, requested = asyncio.Event(), list[list[int]]()
+
+    def respond(index: int, offset: int) -> FetchResponse:
+        options = {"base_offset": offset, "partition_leader_epoch": 0}
+        records = bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), **options))
+        data = [
+            PartitionData(partition_index=each, high_watermark=offset, records=records if each == index else b"")
+            for each in (0, 1, 2)
+        ]
+        return FetchResponse(session_id=0, responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)])
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        return Leader(*(partial(respond, index, 0) for index in (0, 1, 2)), partial(respond, 0, 1), exhausted=done)
+
+    class Leader(FakeLeader):
+        def request(self, request: Any, version: int | None = None) -> asyncio.Future[Any]:
+            requested.append([partition.partition for topic in request.topics for partition in topic.partitions])
+            return super().request(request, version)
+
+    async def work() -> None:
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
+        topic = broker.image.topics["t"]
+        for index in (1, 2):
+            other = broker.partitions.by_name["t"][index] = Partition(topic, index, broker._open(topic, index))
+            broker.replication.fetchers[2].add(other, 0)
+        await done.wait()
+        assert requested == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2], [1, 2, 0]]
         broker.replication.close()
 
     run(work())
