@@ -25,13 +25,14 @@ class FollowerLog(Protocol):
     def log_end_offset(self) -> int: ...
 
     @property
-    def high_watermark(self) -> int: ...
-
-    @property
     def latest_epoch(self) -> int: ...
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (largest epoch <= `epoch`, its end offset), or (-1, -1) if there is no such epoch."""
+        """Return (largest known epoch <= `epoch`, its end offset).
+
+        If all known epochs are larger, return (`epoch`, the start offset of the first known epoch). If all known epochs
+        are smaller, or none is known, return (-1, -1).
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +122,50 @@ def action_for(log: FollowerLog, fetch_offset: int, data: PartitionData) -> Fetc
         return Stop(error)
     if error is not ErrorCode.NONE or fetch_offset != log.log_end_offset:
         return Retry(error)
-    if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
-        return Truncate(truncation_offset(log, data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
-    return Append(data.high_watermark, data.log_start_offset)
+    epoch, end_offset = data.diverging_epoch.epoch, data.diverging_epoch.end_offset
+    if epoch < 0 and end_offset < 0:
+        return Append(data.high_watermark, data.log_start_offset)
+    if epoch < 0 or end_offset < 0:
+        return Retry(error)  # this is no valid diverging epoch, so it must change neither log nor high watermark
+    return Truncate(truncation_offset(log, epoch, end_offset))
 
 
 def truncation_offset(log: FollowerLog, leader_epoch: int, leader_end_offset: int) -> int:
     """Return the offset to which the follower must truncate its log.
 
-    `leader_epoch` is the diverging epoch, and `leader_end_offset` is the end offset of this epoch on the leader. If the
-    local log has no record of this epoch, return the end offset of the next lower local epoch.
+    `leader_epoch` and `leader_end_offset` are the diverging epoch E and its end offset in the leader's log. The
+    follower has sent the epoch L of its last record. The leader knows E, but has no record of an epoch that is larger
+    than E and at most L. From `leader_end_offset` on, the leader's records have epochs larger than L.
+
+    Why no committed record is removed: the leader has all committed records (except after an unclean leader election),
+    and this function removes no record that the leader has. The leader has a record only if its own record at the same
+    offset has the same epoch.
+
+    - If the follower has epoch E, the result is the smaller of the two end offsets of E. After its own end offset of E,
+      the follower has epochs between E and L, and the leader has no such records. From the leader's end offset on, the
+      leader has only epochs larger than L, and the follower has no such records.
+    - If the follower has smaller and larger epochs than E, the result is the end offset of its next smaller epoch. All
+      later records of the follower have epochs between E and L.
+    - If the follower has only larger epochs, all its records have epochs between E and L, and all are removed:
+      `end_offset_for_epoch` returns the start offset of the first epoch.
+    - If the follower has only smaller epochs, it has removed an epoch without records since it sent L. From the
+      leader's end offset on, the epochs differ, as in the first case.
+
+    The follower's high watermark is not used. It may be lower than the leader's high watermark, so a truncation to it
+    could remove committed records (rule R2 in docs/broker.md).
+
+    Why the logs converge: after a truncation, the follower fetches again with the epoch of its new last record, and may
+    have to truncate its log again. Each truncation removes a record, or an epoch without records at the end of the log,
+    so the truncations end. The last remaining record of the follower then has the same epoch as the leader's record at
+    this offset. One leader has written all records of this epoch, and followers copy records in order. Therefore the
+    two logs are equal up to this record.
     """
-    if leader_epoch < 0:
-        return log.high_watermark
     local_epoch, local_end_offset = log.end_offset_for_epoch(leader_epoch)
     if local_epoch < 0:
         return min(leader_end_offset, log.log_end_offset)
-    if local_epoch == leader_epoch:
-        return min(local_end_offset, leader_end_offset, log.log_end_offset)
-    return min(local_end_offset, log.log_end_offset)
+    if local_epoch < leader_epoch:
+        return min(local_end_offset, log.log_end_offset)
+    return min(local_end_offset, leader_end_offset, log.log_end_offset)
 
 
 def reset_offset(log: FollowerLog, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:

@@ -398,12 +398,14 @@ class ReplicaFetcher:
                 logger.warning("Partition %s-%d: replication succeeded after errors", partition.topic, partition.index)
         elif isinstance(verdict, follower.Truncate):
             logger.info(
-                "Partition %s-%d: truncating from %d to %d, because the leader's log for the last fetched epoch ends "
-                "there",
+                "Partition %s-%d: truncating from %d to %d, because the log diverges from the leader's log, in which "
+                "leader epoch %d ends at %d; fetching from the new log end offset",
                 partition.topic,
                 partition.index,
                 partition.log.log_end_offset,
                 verdict.offset,
+                partition_data.diverging_epoch.epoch,
+                partition_data.diverging_epoch.end_offset,
             )
             partition.uncommitted.clear()
             partition.log.truncate_to(verdict.offset, self._broker.now_ms())

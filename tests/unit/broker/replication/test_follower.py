@@ -18,7 +18,6 @@ from headrace_broker.replication import follower
 class Log:
     log_end_offset: int = 10
     log_start_offset: int = 0
-    high_watermark: int = 4
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(1, 0), (3, 6)])
 
     @property
@@ -93,11 +92,39 @@ def test_follower_fetches_before_an_append_completes_only_if_the_fetch_offset_is
 def test_follower_finds_the_truncation_offset_from_leader_epochs_and_not_from_its_high_watermark(
     epoch: int, end_offset: int, expected: int
 ) -> None:
-    """Rule R2 in docs/broker.md: a follower never truncates to its own high watermark, which is 4 here.
+    """Rule R2 in docs/broker.md: the leader's high watermark may be higher than the follower's high watermark.
 
-    The leader's high watermark may be higher.
+    Therefore the log that the follower's decision is based on does not even have a high watermark.
     """
     assert follower.action_for(Log(), 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end_offset", "expected"),
+    [
+        (1, 8, 6),  # the leader has records of epoch 1 up to 8, but the follower's records from 6 on are of epoch 3
+        (1, 4, 4),  # the leader's log for epoch 1 ends before the follower's log starts
+    ],
+)
+def test_follower_removes_all_its_records_if_their_epochs_are_larger_than_the_diverging_epoch(
+    epoch: int, end_offset: int, expected: int
+) -> None:
+    log = Log(log_start_offset=6, epochs=[(3, 6)])
+    assert follower.action_for(log, 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
+
+
+@pytest.mark.parametrize(("end_offset", "expected"), [(8, 8), (20, 10)])
+def test_follower_whose_epochs_are_smaller_than_the_diverging_epoch_truncates_to_its_end_on_the_leader(
+    end_offset: int, expected: int
+) -> None:
+    """The follower removed an epoch without records, 5 for example, after it had sent this epoch to the leader."""
+    assert follower.action_for(Log(), 10, diverging(4, end_offset)) == follower.Truncate(expected)
+
+
+@pytest.mark.parametrize(("epoch", "end_offset"), [(-1, 8), (3, -1)])
+def test_follower_ignores_an_incomplete_diverging_epoch_and_fetches_again(epoch: int, end_offset: int) -> None:
+    """The response changes neither the log nor the high watermark."""
+    assert isinstance(follower.action_for(Log(), 10, diverging(epoch, end_offset)), follower.Retry)
 
 
 def test_follower_fetches_again_if_the_response_is_for_an_outdated_fetch_offset() -> None:

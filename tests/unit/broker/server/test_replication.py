@@ -29,6 +29,7 @@ from headrace_broker.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from headrace_broker.protocol.messages.fetch import (
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchResponse,
@@ -72,6 +73,7 @@ class FakeBroker:
         self.purgatory = Purgatory(asyncio.get_running_loop())
         self.lifecycle = SimpleNamespace(epoch=101)
         self.suspected_brokers = SuspectedBrokers()
+        self.logs: Any = None
         self.router = SimpleNamespace(busy_poll=SimpleNamespace(record_read=lambda size_bytes: None))
         self.fetch_sessions = SimpleNamespace(force_complete=lambda partition: None)
         self.node = SimpleNamespace(own_channel=self)
@@ -421,6 +423,35 @@ def test_log_start_offset_that_changes_while_a_fetch_is_in_flight_is_reported_in
         broker.replication.close()
 
     run(work())
+
+
+def test_log_line_about_a_truncation_names_the_diverging_epoch_and_its_end_offset(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The follower has fetched with epoch 2. The leader has no such epoch: its epoch 1 ends at offset 5."""
+    caplog.set_level("INFO")
+    truncated = asyncio.Event()
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        return FakeLeader(lambda: fetch_response(diverging_epoch=EpochEndOffset(epoch=1, end_offset=5)), exhausted=done)
+
+    async def work() -> None:
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
+        broker.logs = SimpleNamespace(sync_truncation=lambda log, synced: truncated.set())
+        for epoch in (0, 0, 2):
+            records = memoryview(build_batch(RecordColumns(values=[b"v"], timestamps=NOW)))
+            broker.partition.log.append_as_leader(records, leader_epoch=epoch, now_ms=NOW)
+        await truncated.wait()
+        assert broker.partition.log.log_end_offset == 2
+        broker.replication.close()
+
+    done = asyncio.Event()
+    run(work())
+    assert (
+        "Partition t-0: truncating from 3 to 2, because the log diverges from the leader's log, in which leader epoch "
+        "1 ends at 5" in caplog.text
+    )
 
 
 def test_follower_without_a_fetch_session_fetches_partitions_first_that_returned_no_records(
