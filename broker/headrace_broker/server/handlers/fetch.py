@@ -75,17 +75,18 @@ logger = logging.getLogger(__name__)
 
 
 class _PartitionReads:
-    """The results of reading the partitions of one request, and the number of bytes that may and must still be read.
+    """The results of reading the partitions of one request, and the limits for the size of the response.
 
-    The limit `bytes_max` of the response also limits min_bytes, because the response cannot become larger.
+    The limit `bytes_max` also limits `bytes_min`, because the response cannot become larger.
     """
 
     __slots__ = (
-        "bytes_left",
+        "bytes_max",
+        "bytes_min",
         "changed",
         "keys",
         "listener",
-        "missing_bytes",
+        "replica",
         "respond_now",
         "responses",
         "size_bytes",
@@ -93,12 +94,14 @@ class _PartitionReads:
         "unresolved_count",
     )
 
-    def __init__(self, listener: str, bytes_min: int, bytes_max: int) -> None:
+    def __init__(self, listener: str, replica: int, bytes_min: int, bytes_max: int) -> None:
         self.listener = listener
+        self.replica = replica
+        """The id of the follower that sent the request, or -1 for a consumer."""
         self.responses: list[FetchableTopicResponse] = []
         self.size_bytes = 0
-        self.bytes_left = bytes_max
-        self.missing_bytes = min(bytes_min, bytes_max)
+        self.bytes_max = bytes_max
+        self.bytes_min = min(bytes_min, bytes_max)
         self.throttled_bytes = 0
         self.respond_now = False
         self.unresolved_count = 0
@@ -107,11 +110,10 @@ class _PartitionReads:
         """The keys in the purgatory of the partitions that were read without an error."""
         self.changed: dict[Key, PartitionData] = {}
 
-    def add_records(self, size_bytes: int) -> None:
-        """Count the records of a partition."""
-        self.size_bytes += size_bytes
-        self.bytes_left -= size_bytes
-        self.missing_bytes -= size_bytes
+    @property
+    def missing_bytes(self) -> int:
+        """The number of bytes for which the fetch has to wait."""
+        return self.bytes_min - self.size_bytes
 
 
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
@@ -246,18 +248,19 @@ def _record_follower_offsets(broker: Broker, session: FetchSession, request: Fet
                 continue
 
 
-def _new_reads(broker: Broker, connection: Connection, request: FetchRequest, replica: int = -1) -> _PartitionReads:
-    """Return the results of a request of which no partition was read yet. `replica` is the follower of a session."""
+def _new_reads(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> _PartitionReads:
+    """Return the results of a request of which no partition was read yet."""
+    replica = _replica_id(request, version)
     bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     if replica >= 0:
         bytes_max = min(bytes_max, _FOLLOWER_RESPONSE_BYTES_MAX)
-    return _PartitionReads(connection.listener, request.min_bytes, bytes_max)
+    return _PartitionReads(connection.listener, replica, request.min_bytes, bytes_max)
 
 
 def _read_dirty_partitions(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int
 ) -> _PartitionReads:
-    reads = _new_reads(broker, connection, request, session.replica_id)
+    reads = _new_reads(broker, connection, request, version)
     for _ in _session_read_steps(broker, session, request, version, reads):
         pass
     return reads
@@ -274,7 +277,7 @@ def _session_read_steps(
     is_full = request.session_epoch == INITIAL_EPOCH
     topics: dict[bytes, FetchableTopicResponse] = {}
     for count, key in enumerate(list(session.dirty_partitions), 1):
-        if reads.bytes_left <= 0 and not is_full:
+        if reads.size_bytes >= reads.bytes_max and not is_full:
             break  # the remaining partitions stay dirty, and come first in the next response
         if count % _PARTITIONS_PER_CHUNK == 0:
             yield
@@ -384,7 +387,7 @@ async def _handle_large_session(
     version: int,
     correlation_id: int,
 ) -> None:
-    reads = _new_reads(broker, connection, request, session.replica_id)
+    reads = _new_reads(broker, connection, request, version)
     for _ in _session_read_steps(broker, session, request, version, reads):
         await asyncio.sleep(0)
     _mark_sent(session, reads)
@@ -397,14 +400,14 @@ async def _handle_large_session(
 async def _read_in_chunks(
     broker: Broker, connection: Connection, request: FetchRequest, version: int
 ) -> _PartitionReads:
-    reads = _new_reads(broker, connection, request)
+    reads = _new_reads(broker, connection, request, version)
     for _ in _read_steps(broker, request, version, reads):
         await asyncio.sleep(0)
     return reads
 
 
 def _read(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> _PartitionReads:
-    reads = _new_reads(broker, connection, request)
+    reads = _new_reads(broker, connection, request, version)
     for _ in _read_steps(broker, request, version, reads):
         pass
     return reads
@@ -444,8 +447,7 @@ def _read_partition(
 
     `is_noted` is true if the leader's state already contains the follower's fetch offset.
     """
-    partition = None
-    replica = _replica_id(request, version)
+    partition, replica = None, reads.replica
     try:
         partition = _find_partition(broker, topic, wanted.partition, version)
         diverging = _check_epoch_and_divergence(broker, partition, wanted, replica, version)
@@ -474,7 +476,7 @@ def _read_partition(
         if replica >= 0 and broker.replication.is_follower_throttled(partition, replica, reads.throttled_bytes):
             reads.keys.append(partition.end_key)
             return data
-        max_bytes = min(wanted.partition_max_bytes, reads.bytes_left)
+        max_bytes = min(wanted.partition_max_bytes, reads.bytes_max - reads.size_bytes)
         found = broker.read(partition, replica, wanted.fetch_offset, max_bytes, min_one_batch=reads.size_bytes == 0)
     except ApiError as error:
         if error.code in _UNRESOLVED and replica < 0:
@@ -485,7 +487,7 @@ def _read_partition(
         return _error_response(wanted, partition, error, version)
     reads.keys.append(partition.end_key if replica >= 0 else partition)
     if found.size_bytes:
-        reads.add_records(found.size_bytes)
+        reads.size_bytes += found.size_bytes
         data.records = [*found.buffers]
     elif reads.size_bytes and wanted.fetch_offset < _readable_end_offset(partition, replica):
         reads.respond_now = True  # the next batch does not fit, so the client should fetch it with its next request
