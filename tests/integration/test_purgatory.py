@@ -10,7 +10,7 @@ import pytest
 
 from headrace_broker.log.log import AppendInfo
 from headrace_broker.log.storage import MemoryStorage
-from headrace_broker.log.validator import AppendOrigin
+from headrace_broker.log.validator import AppendOrigin, RecordsCheck
 from headrace_broker.protocol.codec import decode
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.framing import encode_request, parse_response_header
@@ -38,12 +38,16 @@ class UnreplicatedBroker:
         setattr(broker, "append", self.append)  # noqa: B010 - type checkers reject an assignment to a method
 
     def append(
-        self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        partition: Partition,
+        records: memoryview,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        check: RecordsCheck | None = None,
     ) -> AppendInfo:
         if partition.topic != "t":
-            return self._append(partition, records, origin)
+            return self._append(partition, records, origin, check)
         return partition.log.append_as_leader(
-            records, leader_epoch=partition.leader_epoch, now_ms=self.broker.now_ms(), origin=origin
+            records, leader_epoch=partition.leader_epoch, now_ms=self.broker.now_ms(), origin=origin, check=check
         )
 
     def replicate(self, offset: int) -> None:

@@ -197,7 +197,7 @@ def _append_and_respond(
             connection.close(f"acks=0 and {failure}")
         return
     missing = _required_offsets(results) if acks == _ACKS_ALL else {}
-    if missing and not connection.is_disconnected:
+    if missing and not connection.is_closing:
         _respond_when_replicated(broker, connection, correlation_id, version, timeout_ms, results, missing)
     else:
         connection.reply(encode_response(correlation_id, _response(broker, connection, results, version), version))

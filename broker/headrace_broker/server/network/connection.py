@@ -274,11 +274,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._resume()
 
-    @property
-    def is_disconnected(self) -> bool:
-        """Whether the connection is closed, so that no response can be sent."""
-        return self._transport is None
-
     def close(self, reason: str = "") -> None:
         """Close the connection after the transport has sent the responses in its buffer. If `reason` is set, log it."""
         if self._closing:
