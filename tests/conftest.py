@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from support.examples import examples
+from support.slow_processes import slow_processes
 
 LONGEST_FILES = (
     "test_lakehouse_conformance.py",
@@ -65,6 +67,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move the tests of LONGEST_FILES to the front. Makefile's `--no-loadscope-reorder` keeps this order."""
     positions = {name: position for position, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: positions.get(item.path.name, len(positions)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[object]:
+    """Slow down headrace's processes if SLOW_PROCESSES is set. In a parallel run, each worker of xdist does this."""
+    runs_tests = hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None)
+    if not os.environ.get("SLOW_PROCESSES") or not runs_tests:
+        return (yield)
+    with slow_processes():
+        return (yield)
 
 
 def pytest_unconfigure() -> None:
