@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from support.broker import running_broker
-from support.topics import read_topic
+from support.topics import end_offset, read_topic
 from support.worker import Worker, wait_for
 
 pytestmark = pytest.mark.integration
@@ -40,9 +40,13 @@ def stable_failures(worker: Worker) -> float:
 
 
 def test_source_whose_records_all_fail_waits_for_its_dead_letter_queue_and_loses_no_record(tmp_path: Path) -> None:
-    """While SIGSTOP freezes the broker, the task waits for buffer memory, and it can be stopped during this wait."""
+    """While SIGSTOP freezes the broker, the task waits for buffer memory, and it can be stopped during this wait.
+
+    The file receives all lines but the first while the broker is frozen, so that the buffer memory alone determines how
+    many records the task reads, whatever the speed of the machine.
+    """
     file = tmp_path / "in.txt"
-    file.write_text("".join(f"line {number}\n" for number in range(RECORDS)))
+    file.write_text("line 0\n")
     settings = {"offset.storage.file.filename": str(tmp_path / "offsets"), "offset.flush.timeout.ms": "1000"}
     with (
         running_broker(tmp_path) as broker,
@@ -55,13 +59,17 @@ def test_source_whose_records_all_fail_waits_for_its_dead_letter_queue_and_loses
             "transforms.e.type": "ExtractField$Value", "transforms.e.field": "missing",
             "producer.override.buffer.memory": "1000000",
         })  # fmt: skip
-        wait_for(lambda: failures(worker) > 0, "the first failed record")
+        wait_for(lambda: end_offset(broker.address, "dead", 0) == 1, "the first failed record")
         broker.send_signal(signal.SIGSTOP)
         try:
+            with file.open("a") as lines:
+                lines.writelines(f"line {number}\n" for number in range(1, RECORDS))
+            wait_for(lambda: failures(worker) > 1, "more failed records")
             reported = stable_failures(worker)
             worker.request("PUT", "/connectors/source/stop")
         finally:
             broker.send_signal(signal.SIGCONT)
+        print(f"{reported:.0f} records fill the buffer memory")
         assert reported < RECORDS / 2, "the task does not wait for buffer memory"
         assert "Graceful stop of source-0 failed" not in worker.log()
         worker.request("PUT", "/connectors/source/resume")
