@@ -26,10 +26,17 @@ from headrace_broker.protocol.messages.init_producer_id import InitProducerIdReq
 from headrace_broker.protocol.messages.metadata import MetadataRequest
 from headrace_broker.records.reader import read_columns
 from support.broker import running_broker
+from support.cpu_time import loop_cpu_s, not_blocked, process_cpu_s
 from support.ports import has_ipv6
 from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
+from support.worker import wait_for
 
 pytestmark = pytest.mark.integration
+
+# CPU times, in units of support.cpu_time
+BLOCKED_LOOPS_MAX = 30
+START_LOOPS_MAX = 80
+START_WITH_1000_TOPICS_LOOPS_MAX = 300
 
 
 def start_error(*properties: str, **environment: str) -> str:
@@ -50,15 +57,21 @@ def topics_of(client: RawClient) -> dict[str, bytes]:
     return {item.name: item.topic_id for item in client.call(MetadataRequest(topics=None), 12).topics}
 
 
-@pytest.mark.timed
-def test_broker_starts_within_1500_ms_and_uses_less_than_60_mib_of_memory(tmp_path: Path) -> None:
+def test_broker_starts_with_little_cpu_time_and_uses_less_than_60_mib_of_memory(tmp_path: Path) -> None:
+    """The limit of CPU time corresponds to 1500 ms on a machine on which a usual start takes 500 ms.
+
+    tests/benchmarks/startup_bench.py measures the time of a start.
+    """
     with running_broker(tmp_path) as broker:
+        cpu_s = [process_cpu_s(broker.pid)]
         with RawClient(broker.address) as client:
             create_topic(client, "t")
         assert broker.resident_bytes < 60 * 1024 * 1024
-        assert broker.started_ms < 1500  # the goal is 500 ms, but the test machine may be busy
         broker.restart()
-        assert broker.started_ms < 1500
+        cpu_s.append(process_cpu_s(broker.pid))
+    loops = [each / loop_cpu_s() for each in cpu_s]
+    print(f"the starts used the CPU time of {loops} loops")
+    assert max(loops) < START_LOOPS_MAX
 
 
 def test_topics_and_records_survive_a_clean_stop_and_a_kill_of_the_broker(tmp_path: Path) -> None:
@@ -122,7 +135,9 @@ def test_acknowledged_records_survive_repeated_kills_of_the_broker(tmp_path: Pat
         for _ in range(4):
             writer = threading.Thread(target=write, args=(broker.address,))
             writer.start()
-            time.sleep(rng.uniform(0.05, 0.4))  # kill the broker at a random moment
+            before_kill = len(acknowledged) + rng.randrange(30, 300)
+            wait_for(lambda count=before_kill: len(acknowledged) >= count, "more acknowledged records", 60)  # type: ignore[misc]
+            time.sleep(rng.uniform(0, 0.01))  # kill the broker at a random moment
             broker.kill()
             writer.join()
             broker.start()
@@ -145,33 +160,22 @@ def test_acknowledged_records_survive_repeated_kills_of_the_broker(tmp_path: Pat
 
 
 def test_creation_and_deletion_of_a_topic_with_2000_partitions_do_not_delay_produce_requests(tmp_path: Path) -> None:
-    waits: list[float] = []
-    ended = threading.Event()
-
-    def watch(address: str) -> None:
-        with RawClient(address) as client:
-            while not ended.is_set():
-                began = time.monotonic()
-                client.call(produce_request("watched", batch(b"x")), 9)
-                waits.append(time.monotonic() - began)
+    def produce(client: RawClient) -> None:
+        client.call(produce_request("watched", batch(b"x")), 9)
 
     with running_broker(tmp_path) as broker, RawClient(broker.address, timeout_s=60) as client:
         create_topic(client, "watched")
-        watcher = threading.Thread(target=watch, args=(broker.address,))
-        watcher.start()
-        create_topic(client, "large", partitions=2000)
-        # The client that created the topic can use all of its partitions at once.
-        last = client.call(produce_request("large", batch(b"x"), partition=1999), 9).responses[0]
-        assert last.partition_responses[0].error_code == 0
-        client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="large")]), 6)
-        ended.set()
-        watcher.join()
+        with not_blocked(broker.address, broker.pid, produce, BLOCKED_LOOPS_MAX):
+            create_topic(client, "large", partitions=2000)
+            # The client that created the topic can use all of its partitions at once.
+            last = client.call(produce_request("large", batch(b"x"), partition=1999), 9).responses[0]
+            assert last.partition_responses[0].error_code == 0
+            client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="large")]), 6)
         directories = [path.name for path in broker.data_dir.iterdir() if path.name.startswith("large-")]
         assert all(name.endswith("-delete") for name in directories)
-    assert sorted(waits)[-1] < 0.5  # 30 ms on an idle machine; about 1 s if the request blocked the event loop
 
 
-def test_broker_with_1000_topics_restarts_within_5_seconds(tmp_path: Path) -> None:
+def test_broker_with_1000_topics_restarts_with_little_cpu_time(tmp_path: Path) -> None:
     from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
     with running_broker(tmp_path) as broker:
@@ -181,9 +185,11 @@ def test_broker_with_1000_topics_restarts_within_5_seconds(tmp_path: Path) -> No
             ]
             client.call(CreateTopicsRequest(topics=topics), 7)
         broker.restart()
+        loops = process_cpu_s(broker.pid) / loop_cpu_s()
+        print(f"the start used the CPU time of {loops:.0f} loops")
+        assert loops < START_WITH_1000_TOPICS_LOOPS_MAX
         with RawClient(broker.address) as client:
             assert len(topics_of(client)) == 1000
-        assert broker.started_ms < 5000
 
 
 def test_broker_start_on_a_port_in_use_fails_with_a_one_line_error(tmp_path: Path) -> None:
@@ -310,7 +316,7 @@ def test_broker_stops_cleanly_on_repeated_signals_while_a_fetch_waits_for_record
                 time.sleep(0.02)  # the broker handles each signal separately
             assert client.is_closed()
             while not (broker.data_dir / ".kafka_cleanshutdown").exists():
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 30
                 time.sleep(0.01)
         assert "Traceback" not in broker.log
         broker.stop()
@@ -330,7 +336,7 @@ def test_broker_with_the_option_watch_fd_stops_cleanly_when_its_parent_process_i
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout.split()[0])
     assert "serves 127.0.0.1:" in parent.stdout
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         assert time.monotonic() < deadline, "the broker outlived its parent"
         time.sleep(0.01)
@@ -353,10 +359,10 @@ def test_started_broker_writes_its_listener_address_to_the_file_descriptor_of_th
         for host in ("127.0.0.1", "::1"):
             if host == "::1" and not has_ipv6():
                 continue
-            socket.create_connection((host, int(found[1])), timeout=5).close()
+            socket.create_connection((host, int(found[1])), timeout=30).close()
     finally:
         process.terminate()
-        assert process.communicate(timeout=10)[0].startswith("headrace broker 1 serves localhost:")
+        assert process.communicate(timeout=30)[0].startswith("headrace broker 1 serves localhost:")
 
 
 def test_started_controller_prints_its_listener_address(tmp_path: Path) -> None:
@@ -377,7 +383,7 @@ def test_started_controller_prints_its_listener_address(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith(f"headrace controller 1 serves 127.0.0.1:{port} (started in ")
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=30)
 
 
 def test_connection_above_max_connections_is_closed_and_earlier_connections_still_work(tmp_path: Path) -> None:
@@ -407,7 +413,7 @@ def test_broker_near_its_file_descriptor_limit_rejects_connections_and_still_cre
         address = process.stdout.readline().split()[4]
         host, port = address.split(":")
         with RawClient(address) as client:
-            flood += [socket.create_connection((host, int(port)), timeout=5) for _ in range(300)]
+            flood += [socket.create_connection((host, int(port)), timeout=30) for _ in range(300)]
             create_topic(client, "t", partitions=3)
             for number in range(3):
                 response = client.call(produce_request("t", batch(b"x"), partition=number), 9).responses[0]
@@ -440,7 +446,7 @@ def test_requests_to_a_partition_return_errors_until_the_broker_can_create_the_l
             missing = client.call(produce_request("other", batch(b"x")), 9).responses[0].partition_responses[0]
             assert missing.error_code == 3
             subprocess.run(["mount", "-o", "remount,nr_inodes=2000", str(mount)], check=True)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 30
             for topic, partition in (("much", 59), ("other", 0)):
                 request = produce_request(topic, batch(b"x"), partition=partition)
                 while client.call(request, 9).responses[0].partition_responses[0].error_code:
@@ -471,7 +477,7 @@ def test_restarted_broker_completes_an_interrupted_topic_deletion_and_renames_lo
         shutil.copytree(copies["kept"], broker.data_dir / "unknown-0")
         (broker.data_dir / "unknown-0" / "partition.metadata").unlink()
         broker.start()
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 30
         while list(broker.data_dir.glob("deleted-0*")) and time.monotonic() < deadline_s:
             time.sleep(0.05)  # the broker removes the files in the background
         assert not list(broker.data_dir.glob("deleted-0*"))
