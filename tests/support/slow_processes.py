@@ -64,7 +64,8 @@ def _locked(path: str) -> Iterator[None]:
 
 
 def _is_ours(process: psutil.Process) -> bool:
-    return any(Path(word).name.startswith(_PROGRAMS) for word in command_line(process)[:4])
+    words = command_line(process)[:4]
+    return any(Path(word).name.startswith(_PROGRAMS) or "from headrace" in word for word in words)
 
 
 def _suspend(root: psutil.Process, suspended: list[psutil.Process]) -> None:
