@@ -41,7 +41,7 @@ class Broker:
         """Send the signal `number` to the broker, and wait until the broker has exited."""
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(10)
+            self._process.wait(30)
 
 
 def test_file_source_and_sink_deliver_all_lines_although_the_broker_starts_late_and_is_restarted_and_killed(
@@ -69,7 +69,7 @@ def test_file_source_and_sink_deliver_all_lines_although_the_broker_starts_late_
                 assert worker.status(name)["tasks"][0]["state"] == "UNASSIGNED"
             for name in ("in", "out"):
                 line = f"[{name}|task-0] Task {name}-0: no broker responds at bootstrap.servers={broker.address}"
-                wait_for(lambda line=line: line in worker.log(), line, 20)  # type: ignore[misc]
+                wait_for(lambda line=line: line in worker.log(), line, 40)  # type: ignore[misc]
             worker.create("gone", {"connector.class": "FileStreamSource", "topic": "t", "file": str(source), **TEXT})
             worker.request("DELETE", "/connectors/gone")
             assert "Graceful stop of gone-0 failed" not in worker.log()

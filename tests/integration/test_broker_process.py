@@ -422,7 +422,7 @@ def test_broker_near_its_file_descriptor_limit_rejects_connections_and_still_cre
         for connection in flood:
             connection.close()
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=30)
     assert log.read_text().count("ulimit -n allows no more") == 1
     assert "ERROR" not in log.read_text()
 

@@ -51,7 +51,7 @@ def test_cluster_start_prints_bootstrap_servers_and_nodes(cluster: ClusterProces
 
 def test_controller_listeners_use_consecutive_ports_from_base_port_plus_1000(cluster: ClusterProcess) -> None:
     for node in (1, 2, 3):
-        socket.create_connection(("127.0.0.1", cluster.base_port + 1000 + node - 1), timeout=5).close()
+        socket.create_connection(("127.0.0.1", cluster.base_port + 1000 + node - 1), timeout=30).close()
 
 
 def test_each_node_has_its_own_properties_file(cluster: ClusterProcess) -> None:
@@ -165,7 +165,7 @@ def test_restarted_cluster_keeps_its_topics_and_properties(tmp_path: Path) -> No
         cluster.start()
         from confluent_kafka.admin import AdminClient
 
-        topics = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=10).topics
+        topics = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=30).topics
         assert len(topics["kept"].partitions) == 5
         assert "num.partitions=4\n" in (cluster.directory / "node-3" / "server.properties").read_text()
     finally:

@@ -175,7 +175,7 @@ def test_cleaner_process_reads_no_faster_than_its_io_rate_limit(tmp_path: Path) 
 
 def test_cleaner_process_exits_and_leaves_no_cleaned_file_when_its_pipes_are_closed(tmp_path: Path) -> None:
     process = start_cleaner(job_of(tmp_path / "t-0", 1.0))
-    process.communicate(timeout=20)
+    process.communicate(timeout=30)
     assert process.returncode == 0
     assert not [path for path in (tmp_path / "t-0").iterdir() if path.name.endswith(".cleaned")]
 

@@ -42,12 +42,12 @@ def apache_kafka(request: pytest.FixtureRequest) -> Iterator[Broker]:
     admin = AdminClient({"bootstrap.servers": running.address})
     if topics := used_topics(admin):
         for deleted in admin.delete_topics(topics).values():
-            deleted.result(10)
+            deleted.result(30)
     wait_for(lambda: not used_topics(admin), "the topics are deleted")
 
 
 def used_topics(admin: AdminClient) -> list[str]:
-    return [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
+    return [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]
 
 
 @pytest.fixture(
@@ -211,8 +211,8 @@ def test_stopping_worker_writes_the_status_unassigned_for_its_connectors_and_tas
 
 def test_worker_exits_if_an_existing_internal_topic_is_not_compacted(broker: Broker, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic("connect-offsets", 1, 1)])["connect-offsets"].result(10)
+    admin.create_topics([NewTopic("connect-offsets", 1, 1)])["connect-offsets"].result(30)
     worker = DistributedWorker(tmp_path / "worker", broker.address)
     with pytest.raises(AssertionError, match=r"required to have .cleanup\.policy=compact."):
         worker.start()
-    assert worker.wait(5) == 2
+    assert worker.wait(30) == 2

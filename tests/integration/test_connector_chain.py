@@ -164,9 +164,9 @@ def _rows_of_mariadb(server: mariadb.MariaDb, table: str, types: Mapping[str, st
 
 def _end_offsets(address: str, tables: Mapping[str, Any]) -> dict[str, int]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "offsets", "log_level": 0})
-    existing = consumer.list_topics(timeout=10).topics
+    existing = consumer.list_topics(timeout=30).topics
     found = {
-        table: consumer.get_watermark_offsets(TopicPartition(table, 0), timeout=10)[1]
+        table: consumer.get_watermark_offsets(TopicPartition(table, 0), timeout=30)[1]
         for table in tables
         if table in existing
     }

@@ -67,4 +67,4 @@ def test_interrupted_connectors_demo_stops_all_its_servers(demo: subprocess.Pope
     _, alive = psutil.wait_procs(children, 30)
     assert alive == []
     with pytest.raises(ConnectionRefusedError):  # PostgreSQL is no child: pg_ctl starts it in the background
-        socket.create_connection(("127.0.0.1", int(found[1])), timeout=10)
+        socket.create_connection(("127.0.0.1", int(found[1])), timeout=30)

@@ -118,12 +118,12 @@ def pair(partition: Any, offset: Any) -> dict[str, Any]:
 
 
 def wait_until_running(worker: DistributedWorker, name: str = "c", tasks: int = 1) -> None:
-    wait_for(lambda: is_running(worker, name, tasks), f"{name} is running", 25, lambda: owners(worker, name))
+    wait_for(lambda: is_running(worker, name, tasks), f"{name} is running", 40, lambda: owners(worker, name))
 
 
 def stop(worker: DistributedWorker, name: str = "c") -> None:
     worker.request("PUT", f"/connectors/{name}/stop")
-    wait_for(lambda: owners(worker, name).get(None, ("",))[0] == "STOPPED", f"{name} is stopped", 25)
+    wait_for(lambda: owners(worker, name).get(None, ("",))[0] == "STOPPED", f"{name} is stopped", 40)
 
 
 # Offsets (KIP-875)
@@ -184,7 +184,7 @@ def test_offsets_of_a_stopped_source_connector_are_altered_and_reset_over_rest(
     worker, topic = workers[number], f"{tmp_path.name}-{number}"
     worker.create("c", source(tmp_path, topic, **{"tasks.max": "2"}))
     all_read = [({"task": 0}, {"n": 2}), ({"task": 1}, {"n": 2})]
-    wait_for(lambda: offsets(worker) == all_read, "the offsets of all records", 25)
+    wait_for(lambda: offsets(worker) == all_read, "the offsets of all records", 40)
     stop(worker)
     change = {"offsets": [pair({"task": 0}, {"n": 1}), pair({"task": 1}, None)]}
     message = FRAMEWORK_MANAGED.format("altered")
@@ -193,7 +193,7 @@ def test_offsets_of_a_stopped_source_connector_are_altered_and_reset_over_rest(
     worker.request("PATCH", "/connectors/c/config", {"alter.result": "true"})
     assert worker.request("PATCH", "/connectors/c/offsets", change) == {"message": ALTERED}
     worker.request("PUT", "/connectors/c/resume")
-    wait_for(lambda: offsets(worker) == all_read, "the offsets of all records again", 25)
+    wait_for(lambda: offsets(worker) == all_read, "the offsets of all records again", 40)
     produced = sorted(message.value() for message in read_topic(worker.bootstrap_servers(), topic))
     assert produced == sorted([b"0", b"1", b"2"] * 2 + [b"2"] + [b"0", b"1", b"2"])
     stop(worker)
@@ -224,7 +224,7 @@ def test_offsets_of_a_stopped_sink_connector_are_altered_and_reset_over_rest(
     other.create("c", config)
     partition = {"kafka_topic": topic, "kafka_partition": 0}
     for worker in workers:
-        wait_for(lambda w=worker: offsets(w) == [(partition, {"kafka_offset": 5})], "all records are committed", 25)
+        wait_for(lambda w=worker: offsets(w) == [(partition, {"kafka_offset": 5})], "all records are committed", 40)
     stop(other)
     message = FRAMEWORK_MANAGED.format("altered")
     for worker, new in ((leader, 3), (other, "2")):  # numbers may be strings
@@ -236,8 +236,8 @@ def test_offsets_of_a_stopped_sink_connector_are_altered_and_reset_over_rest(
     other.request("PUT", "/connectors/c/resume")
     values = [value for name, value in sunk(tmp_path) if name == topic]
     assert values == ["0", "1", "2", "3", "4"]
-    wait_for(lambda: [value for _, value in sunk(tmp_path)][5:] == ["2", "3", "4"], "the records from offset 2", 25)
-    wait_for(lambda: offsets(other) == [(partition, {"kafka_offset": 5})], "all records are committed again", 25)
+    wait_for(lambda: [value for _, value in sunk(tmp_path)][5:] == ["2", "3", "4"], "the records from offset 2", 40)
+    wait_for(lambda: offsets(other) == [(partition, {"kafka_offset": 5})], "all records are committed again", 40)
     stop(other)
     other.request("PATCH", "/connectors/c/config", {"alter.result": "true"})
     for worker in workers:  # the second reset finds no group
@@ -258,7 +258,7 @@ def _retry_while_tasks_leave(request: Any, message: str) -> None:
             return False
         return bool(response == {"message": message})
 
-    wait_for(succeeds, "the tasks have left the consumer group", 25)
+    wait_for(succeeds, "the tasks have left the consumer group", 40)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_sink_offsets_cannot_be_changed_while_the_consumer_group_has_a_member(
     zombie = Consumer({"bootstrap.servers": broker.address, "group.id": "connect-c", "auto.offset.reset": "earliest"})
     try:
         zombie.subscribe([tmp_path.name])
-        wait_for(lambda: zombie.poll(0.1) is not None, "the zombie has received a record", 25)
+        wait_for(lambda: zombie.poll(0.1) is not None, "the zombie has received a record", 40)
         text = (
             "Failed to {0} consumer group offsets for connector c either because its tasks haven't stopped completely "
             "yet or the connector was resumed before the request to {0} its offsets could be successfully completed. "
@@ -432,14 +432,14 @@ def test_restart_of_a_failed_connector_starts_it_again(
     def has_failed() -> bool:
         return all(owners(each, "c").get(None, ("",))[0] == "FAILED" for each in workers)
 
-    wait_for(has_failed, "the connector has failed", 25)
+    wait_for(has_failed, "the connector has failed", 40)
     path = "/connectors/c/restart?onlyFailed=true"
     before = starts(tmp_path)["c"]
     response = worker.request("POST", path)
     assert response["connector"]["state"] == "RESTARTING"
     assert response["tasks"] == []
-    wait_for(lambda: starts(tmp_path)["c"] == before + 1, "the connector is started again", 25)
-    wait_for(has_failed, "the connector has failed again", 25)
+    wait_for(lambda: starts(tmp_path)["c"] == before + 1, "the connector is started again", 40)
+    wait_for(has_failed, "the connector has failed again", 40)
     status, message = failure(worker, "POST", "/connectors/c/restart")
     assert (status, message.partition(": c: ")[0]) == (500, "Failed to start connector")
     (tmp_path / "failing").unlink()
@@ -497,9 +497,9 @@ def test_filter_transform_drops_the_records_that_match_its_predicate(
         "predicates.has-value.name": "h",
     }
     workers[1].create("c", sink(tmp_path, "foo,bar", **chain))
-    wait_for(lambda: len(sunk(tmp_path)) == 5, "the records of foo", 25)
+    wait_for(lambda: len(sunk(tmp_path)) == 5, "the records of foo", 40)
     end = [({"kafka_topic": topic, "kafka_partition": 0}, {"kafka_offset": 5}) for topic in ("bar", "foo")]
-    wait_for(lambda: offsets(workers[0]) == end, "the dropped records are committed, too", 25)
+    wait_for(lambda: offsets(workers[0]) == end, "the dropped records are committed, too", 40)
     assert sorted(sunk(tmp_path), key=str) == sorted([("foo", str(n)) for n in range(4)] + [("foo", None)], key=str)
 
 
@@ -520,7 +520,7 @@ def test_failed_records_go_to_the_dead_letter_queue_with_context_headers(
     }
     workers[1].create("c", sink(tmp_path, topic, **errors))
     end = [({"kafka_topic": topic, "kafka_partition": 0}, {"kafka_offset": 5})]
-    wait_for(lambda: offsets(workers[0]) == end, "all records are committed", 25, lambda: workers[0].status("c"))
+    wait_for(lambda: offsets(workers[0]) == end, "all records are committed", 40, lambda: workers[0].status("c"))
     assert [value for _, value in sunk(tmp_path)] == ["1", "late", "2"]
     records = {message.value(): message for message in read_topic(workers[0].bootstrap_servers(), dead)}
     assert records.keys() == {b"bad", b"reported"}
@@ -559,14 +559,14 @@ def test_topic_of_a_source_is_created_with_the_configs_of_the_first_matching_top
     admin = AdminClient({"bootstrap.servers": workers[0].bootstrap_servers()})
     for name in expected:
         workers[1].create(name, source(tmp_path, name, **creation))
-        wait_for(lambda n=name: bool(offsets(workers[1], n)), "the records are in the topic", 25)
+        wait_for(lambda n=name: bool(offsets(workers[1], n)), "the records are in the topic", 40)
     found = {}
     for name in expected:
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, name)
-        policy = admin.describe_configs([resource])[resource].result(10)["cleanup.policy"].value
-        found[name] = (len(admin.list_topics(name, timeout=10).topics[name].partitions), policy)
+        policy = admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value
+        found[name] = (len(admin.list_topics(name, timeout=30).topics[name].partitions), policy)
     assert found == expected
 
 
@@ -656,7 +656,7 @@ def test_connector_name_may_contain_special_characters(
         worker.request("POST", f"{path}/tasks/0/restart")
         worker.request("PATCH", f"{path}/config", {"batch": worker.url})
     leader.request("PUT", f"{path}/pause")
-    wait_for(lambda: owners(leader, quote(name, safe="")).get(0, ("",))[0] == "PAUSED", "the task is paused", 25)
+    wait_for(lambda: owners(leader, quote(name, safe="")).get(0, ("",))[0] == "PAUSED", "the task is paused", 40)
     stop(other, quote(name, safe=""))
     other.request("DELETE", f"{path}/offsets")
     other.request("DELETE", path)
@@ -826,7 +826,7 @@ def test_pause_and_resume_are_executed_by_the_leader(
     assert failure(workers[1], "PUT", f"{path}?forward=false")[0] == 409
     workers[1].request("PUT", path)
     expected = {"pause": "PAUSED", "resume": "RUNNING"}[state]
-    wait_for(lambda: owners(workers[1], "c").get(None, ("",))[0] == expected, f"c is {expected}", 25)
+    wait_for(lambda: owners(workers[1], "c").get(None, ("",))[0] == expected, f"c is {expected}", 40)
 
 
 # Loggers (KIP-495, KIP-976)

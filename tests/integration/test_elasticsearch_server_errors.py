@@ -118,7 +118,7 @@ def test_all_documents_are_stored_after_the_primary_shard_of_an_index_has_become
             props, message = settings_of(proxy.url, read__timeout__ms="500"), "after 500 ms (read.timeout.ms)"
         with running_task(props | {"flush.timeout.ms": "100"}) as task:
             task.put(SinkRecords(batches_of(records)))
-            wait_for(lambda: caplog.text.count(message) > 2, "the sink retries the request", 20, lambda: caplog.text)
+            wait_for(lambda: caplog.text.count(message) > 2, "the sink retries the request", 40, lambda: caplog.text)
             assert server.request("GET", "/_cluster/health/items")["active_primary_shards"] == 0
             assert not is_stored(task, records)
             server.request("PUT", "/items/_settings", {"index.routing.allocation.enable": None})

@@ -61,7 +61,7 @@ def produce(cluster: ClusterProcess, topic: str, values: int, first: int = 0, **
 
 def bytes_out(cluster: ClusterProcess, node: int) -> float:
     address = re.findall(r"Metrics: serving (http://\S+)", cluster.log(node))[-1]
-    with urllib.request.urlopen(address, timeout=10) as response:
+    with urllib.request.urlopen(address, timeout=30) as response:
         [value] = re.findall(r"^kafka_server_brokertopicmetrics_bytesout_total (\S+)$", response.read().decode(), re.M)
     return float(value)
 
@@ -230,7 +230,7 @@ def test_leader_returns_the_preferred_read_replica_and_the_follower_returns_reco
 
 def await_high_watermark(cluster: ClusterProcess, topic: str, high_watermark: int) -> None:
     """Wait until the follower has received the high watermark."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while fetch_partition(cluster.address(NEAR), topic, 0).high_watermark < high_watermark:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -286,7 +286,7 @@ def test_follower_returns_only_committed_records(cluster: ClusterProcess) -> Non
     cluster.pause(OTHER)  # the paused node is in the ISR, so the high watermark cannot advance
     try:
         produce(cluster, "uncommitted", 1, first=5, acks=1)
-        deadline = time.monotonic() + 4
+        deadline = time.monotonic() + 30
         while fetch_partition(follower, "uncommitted", 6).error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             assert time.monotonic() < deadline  # wait until the follower has fetched the record
         partition = fetch_partition(follower, "uncommitted", 5, max_wait_ms=100)

@@ -36,7 +36,7 @@ async def test_fork_server_warms_up_after_three_idle_seconds_although_children_e
         assert log.count() == 0, "the warm-up started before the fork server was idle"
         for host in hosts:
             os.kill(host.pid, signal.SIGKILL)
-            assert await asyncio.wait_for(host.ended, 10) == -signal.SIGKILL
+            assert await asyncio.wait_for(host.ended, 30) == -signal.SIGKILL
             await asyncio.sleep(1)  # less than the idle seconds before the warm-up
         assert log.count() == warm_up.STEPS
     finally:

@@ -188,7 +188,7 @@ def read_during_change(
     monkeypatch.setattr(reader, "select", begin)
     with ThreadPoolExecutor(1) as executor:
         polled = executor.submit(lambda: next(batch for batch in iter(task.poll, object()) if batch is not None))
-        wait_for(server.is_waiting, "the source waits for the lock", 20)
+        wait_for(server.is_waiting, "the source waits for the lock", 40)
         server.end(values)
         batch = polled.result(timeout=20)
     assert isinstance(batch, SourceBatch)

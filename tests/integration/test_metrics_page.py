@@ -107,7 +107,7 @@ def await_value(read: Callable[[], float], timeout_s: float = 30) -> float:
 def test_metrics_listener_returns_404_for_an_unknown_path(broker: BrokerProcess) -> None:
     address = re.findall(r"Metrics: serving (http://\S+)", broker.log)[-1]
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(address.replace("/metrics", "/other"), timeout=10)
+        urllib.request.urlopen(address.replace("/metrics", "/other"), timeout=30)
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])

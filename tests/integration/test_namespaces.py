@@ -116,7 +116,7 @@ def test_sandbox_processes_end_when_the_process_that_started_the_sandbox_ends() 
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
         sandbox.stdin.close()
-        sandbox.wait(20)
+        sandbox.wait(30)
     deadline_s = time.monotonic() + 20
     while _sleepers():
         assert time.monotonic() < deadline_s

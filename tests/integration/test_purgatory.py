@@ -92,7 +92,7 @@ class Client:
 async def create_topic(client: Client) -> None:
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     client.send(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
-    await asyncio.wait_for(client.response_received.wait(), 10)
+    await asyncio.wait_for(client.response_received.wait(), 30)
     assert client.response(CreateTopicsResponse, 7).topics[0].error_code == 0
 
 
@@ -135,7 +135,7 @@ def test_produce_with_acks_all_times_out_without_replication() -> None:
         request.timeout_ms = 20
         client.response_received.clear()
         client.send(request, 9)
-        await asyncio.wait_for(client.response_received.wait(), 10)
+        await asyncio.wait_for(client.response_received.wait(), 30)
         result = client.response(ProduceResponse, 9).responses[0].partition_responses[0]
         assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
 

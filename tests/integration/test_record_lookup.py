@@ -23,7 +23,7 @@ def test_record_is_found_by_its_offset_unless_it_was_deleted(
         kafka_broker.produce("t", [f"{partition}-{number}" for number in range(3000)], partition=partition)
     admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
     for future in admin.delete_records([TopicPartition("t", 1, 10)]).values():
-        future.result(10)
+        future.result(30)
     wanted = [("t", 1, 2500), ("t", 0, 5), ("t", 1, 3), ("t", 0, 2999), ("t", 0, 6), ("t", 1, 10), ("t", 0, 5)]
 
     async def read() -> list[Found]:

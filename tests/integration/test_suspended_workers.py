@@ -179,7 +179,7 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_after_its_connecto
     old = tmp_path / "old"
     with suspended_owner(broker, tmp_path) as other:
         other.request("DELETE", "/connectors/s")
-        wait_for(lambda: members(broker) == 0, "the consumer group is empty", 20)
+        wait_for(lambda: members(broker) == 0, "the consumer group is empty", 40)
         second = produce(broker, "second-")
         other.create("s", sink(tmp_path / "new"))
         wait_for(lambda: second <= values_in(tmp_path / "new"), "the new connector writes all records", 60)
@@ -202,9 +202,9 @@ def test_task_of_a_suspended_worker_leaves_its_consumer_group_even_during_a_put_
         produce(broker, "")
         wait_for(lambda: "put" in values_in(journal), "the call of put has started", 60, worker.log)
         with suspended(worker):
-            wait_for(lambda: members(broker) == 0, "the task has left its consumer group", 20)
+            wait_for(lambda: members(broker) == 0, "the task has left its consumer group", 40)
             ends.touch()
-            wait_for(lambda: "close" in values_in(journal), "the task has released its partitions", 20, worker.log)
+            wait_for(lambda: "close" in values_in(journal), "the task has released its partitions", 40, worker.log)
             calls = journal.read_text().split()
             assert calls[calls.index("put") :] == ["put", "close"]  # before, the commit interval may have passed
         wait_for(lambda: journal.read_text().split().count("put") > 1, "the task continues", 60, worker.log)
@@ -224,9 +224,9 @@ def test_sink_task_does_not_join_its_consumer_group_if_its_start_method_returns_
         worker.create("s", config)
         wait_for(lambda: values_in(journal) == {"start"}, "the call of start has begun", 60, worker.log)
         with suspended(worker):
-            wait_for(lambda: "does not begin to work" in worker.log(), "the task is not confirmed", 20, worker.log)
+            wait_for(lambda: "does not begin to work" in worker.log(), "the task is not confirmed", 40, worker.log)
             starts.touch()
-            wait_for(lambda: "started" in values_in(journal), "the call of start has returned", 20)
+            wait_for(lambda: "started" in values_in(journal), "the call of start has returned", 40)
             time.sleep(2)  # several times as long as a task needs to join its group
             assert members(broker) == 0
             assert "put" not in values_in(journal)
@@ -256,7 +256,7 @@ def test_sink_task_of_a_suspended_worker_continues_at_committed_offsets_if_the_w
             wait_for(has_all_records, "all records are written", 60)
             time.sleep(1)  # half of the interval between two confirmations
             with suspended(worker):
-                wait_for(lambda: members(broker) == 0, "the task has left its consumer group", 20)
+                wait_for(lambda: members(broker) == 0, "the task has left its consumer group", 40)
                 expected |= produce(broker, f"{attempt}-after-")
             wait_for(has_all_records, "all records are written", 60, worker.log)
             if "is a member of its group again; continuing" in worker.log():
@@ -294,6 +294,6 @@ def test_sink_task_that_reads_its_topics_itself_pauses_and_commits_no_offsets_wh
         worker.create("s", {"connector.class": "CountingSink", "topics": "in", "file": str(file)})
         wait_for(committed, "the first commit", 60, worker.log)
         with suspended(worker):
-            wait_for(has_paused, "the task has paused and commits nothing", 20)
+            wait_for(has_paused, "the task has paused and commits nothing", 40)
             paused = progress()
         wait_for(lambda: progress()[0] > paused[0] and progress()[1] != paused[1], "the task continues", 60, worker.log)

@@ -73,7 +73,7 @@ class JournalSinkTask(_Journal, SinkTask[JournalConfig]):
         if self.config.mode == "errant copy":
             for record in batch.to_records():
                 copy = SinkRecord(topic="t", partition=0, offset=record.offset, value="changed")
-                self.context.errant_record_reporter.report(copy, DataError("copied")).result(10)
+                self.context.errant_record_reporter.report(copy, DataError("copied")).result(30)
         if self.config.mode == "swallowed":
             for record in batch.to_records():
                 try:
@@ -236,7 +236,7 @@ def test_sink_offsets_are_committed_when_the_task_requests_a_commit(worker: Work
     worker.request("GET", "/")
     write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
     sink(worker, "t", "commit")
-    wait_for(lambda: committed(worker) == 1, "the commit", 5)
+    wait_for(lambda: committed(worker) == 1, "the commit", 40)
 
 
 def test_sink_task_can_rewind_to_an_offset(worker: Worker) -> None:
@@ -434,7 +434,7 @@ def test_open_and_close_of_sink_tasks_are_called_for_assigned_and_revoked_partit
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
-    admin.create_topics([NewTopic("t", 4, 1)])["t"].result(10)
+    admin.create_topics([NewTopic("t", 4, 1)])["t"].result(30)
     sink(worker, "t", **{"tasks.max": "2"})
 
     def assigned() -> list[int]:
@@ -503,7 +503,7 @@ def test_dead_letter_queue_of_a_source_contains_records_that_the_broker_rejects(
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
-    admin.create_topics([NewTopic("counted", 1, 1, config={"max.message.bytes": "10"})])["counted"].result(10)
+    admin.create_topics([NewTopic("counted", 1, 1, config={"max.message.bytes": "10"})])["counted"].result(30)
     queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
     source(worker, **queue, **{"errors.tolerance": "all"})
     offset = [{"partition": {"counter": 1}, "offset": {"n": 9}}]
@@ -565,7 +565,7 @@ def test_source_offsets_are_not_committed_before_the_broker_acknowledges_the_rec
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
-    admin.create_topics([NewTopic("counted", 1, 1, config={"max.message.bytes": "10"})])["counted"].result(10)
+    admin.create_topics([NewTopic("counted", 1, 1, config={"max.message.bytes": "10"})])["counted"].result(30)
     source(worker)
     worker.wait_for_task_state("source", 0, "FAILED")
     wait_for(lambda: "source-0" not in _process_names(worker.pid), "the failed task's process exits")

@@ -88,7 +88,7 @@ def test_connect_worker_runs_pauses_resumes_and_deletes_a_connector(
         url = worker.url
     assert not process.is_running()
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url, timeout=5)
+        urllib.request.urlopen(url, timeout=30)
 
 
 def test_restarted_worker_continues_from_the_committed_offset(
@@ -120,7 +120,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     run = subprocess.run(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, timeout=60
     )
-    wait_for(lambda: not psutil.pid_exists(int(run.stdout)), "the worker is dead", 10)
+    wait_for(lambda: not psutil.pid_exists(int(run.stdout)), "the worker is dead", 40)
 
 
 def test_creation_of_a_connector_with_an_invalid_configuration_raises_an_error_with_the_workers_message(

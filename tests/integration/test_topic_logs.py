@@ -119,7 +119,7 @@ async def test_topic_log_clients_stop_immediately_although_a_record_of_a_deleted
         sent = log.send(b"k", b"v")
         await until(lambda: log.is_deleted)
         assert not sent.done()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await log.logs.stop()
         with pytest.raises(ClientError):
             await sent

@@ -94,12 +94,12 @@ class Clients:
 def create(admin: AdminClient) -> None:
     """Create the topic. Retry until this succeeds."""
     topic = NewTopic(TOPIC, PARTITIONS, 3)
-    _retry(lambda: admin.create_topics([topic])[TOPIC].result(10), KafkaError.TOPIC_ALREADY_EXISTS)
+    _retry(lambda: admin.create_topics([topic])[TOPIC].result(30), KafkaError.TOPIC_ALREADY_EXISTS)
 
 
 def delete(admin: AdminClient) -> None:
     """Delete the topic. Retry until this succeeds."""
-    _retry(lambda: admin.delete_topics([TOPIC])[TOPIC].result(10), KafkaError.UNKNOWN_TOPIC_OR_PART)
+    _retry(lambda: admin.delete_topics([TOPIC])[TOPIC].result(30), KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 def _retry(attempt: Callable[[], object], done_error: int) -> None:
@@ -174,7 +174,7 @@ def churn(cluster: ClusterProcess, cycles: int) -> None:
         await_in_sync(servers, TOPIC, 3)
     acknowledged = set().union(*clients.acknowledged.values())
     assert not acknowledged & values(servers)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while leftover_directories(cluster):
         assert time.monotonic() < deadline, leftover_directories(cluster)
         time.sleep(0.1)

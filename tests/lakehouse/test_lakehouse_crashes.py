@@ -102,10 +102,10 @@ class TaskProcess:
         children = psutil.Process(self._process.pid).children(recursive=True)
         (jvm,) = (process for process in children if process.name() == "java")
         jvm.kill()
-        assert self._process.wait(20) != 0
+        assert self._process.wait(30) != 0
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._reader.join(5)
+        self._reader.join(30)
         assert any("ConnectError: Spark's JVM was killed by SIGKILL" in line for line in self.lines), self.lines[-40:]
         assert_exited(children)
 
@@ -116,7 +116,7 @@ class TaskProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.kill()
-        self._process.wait(5)
+        self._process.wait(30)
         assert_exited(children)
 
 
@@ -149,7 +149,7 @@ class BackgroundProducer:
         for future in (
             [] if first else admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values()
         ):
-            future.result(10)
+            future.result(30)
         self._producer = Producer({"bootstrap.servers": address, "linger.ms": 5})
         self._stopping = threading.Event()
         self.counts: Counter[tuple[str, int]] = Counter()

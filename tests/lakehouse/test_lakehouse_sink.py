@@ -55,8 +55,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
 
 def produce(broker: BrokerProcess, topic: str, values: Sequence[bytes | None], partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
-    if topic not in admin.list_topics(timeout=10).topics:
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
+    if topic not in admin.list_topics(timeout=30).topics:
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
     producer = Producer({"bootstrap.servers": broker.address})
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % partitions, timestamp=1_700_000_000_000 + number)
@@ -417,7 +417,7 @@ def test_task_fails_by_default_if_retention_deletes_records_before_the_task_has_
     produce(broker, "trimmed", [envelope(fields, {"n": n}) for n in range(4, 8)])
     admin = AdminClient({"bootstrap.servers": broker.address})
     for future in admin.delete_records([TopicPartition("trimmed", 0, 6)]).values():
-        future.result(10)
+        future.result(30)
     with pytest.raises(Exception, match=r"topic trimmed, partition 0: retention deleted offsets 4 to 5"):
         load("trimmed").until_offsets(trimmed=8)
     load("trimmed", lakehouse__fail__on__data__loss="false").until_offsets(trimmed=8)

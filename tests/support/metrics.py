@@ -13,7 +13,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def scrape(log: str) -> Samples:
     """Fetch the metrics page at the last metrics address in the node's log. Return the samples of the page."""
     address = re.findall(r"Metrics: serving (http://\S+)", log)[-1]
-    with urllib.request.urlopen(address, timeout=10) as response:
+    with urllib.request.urlopen(address, timeout=30) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         text = response.read().decode()
     samples: Samples = {}

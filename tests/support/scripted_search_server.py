@@ -42,7 +42,7 @@ class ScriptedServer(ThreadingHTTPServer):
     def apply(self, body: bytes) -> tuple[int, Any] | None:
         """Apply a bulk request and return the status and the body of the response, or None to close the connection."""
         if self.barrier is not None:
-            self.barrier.wait(5)
+            self.barrier.wait(30)
         fault = self.faults.pop(0) if self.faults else {}
         if fault == "slow":
             time.sleep(0.3)

@@ -46,12 +46,12 @@ class SharedWorker(Worker):
             self.request("DELETE", f"{path}/offsets")
             self.request("DELETE", path)
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers()})
-        groups = [group.group_id for group in admin.list_consumer_groups().result(10).valid]
-        topics = [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
+        groups = [group.group_id for group in admin.list_consumer_groups().result(30).valid]
+        topics = [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]
         deleted = [*(admin.delete_consumer_groups(groups) if groups else {}).values()]
         deleted += (admin.delete_topics(topics) if topics else {}).values()
         for each in deleted:
-            each.result(10)
+            each.result(30)
         self._log.write_text("")
 
 

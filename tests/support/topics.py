@@ -28,7 +28,7 @@ def end_offset(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
     """Return the partition's high watermark, or 0 if the topic does not exist."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "not-used"})
     try:
-        if topic not in consumer.list_topics(timeout=10).topics:
+        if topic not in consumer.list_topics(timeout=30).topics:
             return 0
         return _watermarks(consumer, topic, partition)[1]
     finally:
@@ -38,7 +38,7 @@ def end_offset(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
 def _watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """Return (log start offset, high watermark), or (0, 0) while a new topic has no leader."""
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
     except KafkaException as error:
         if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
             return 0, 0

@@ -114,7 +114,7 @@ class Worker:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(15)
+                self._process.wait(30)
             except subprocess.TimeoutExpired:
                 self.kill_group()
                 raise

@@ -764,7 +764,7 @@ def test_member_that_stops_polling_leaves_the_group_and_rejoins_when_it_polls_ag
         other = PolledConsumer(await Consumer.open(config))
         await other.start(["lazy"])
         await until(lambda: len(other.owned) == 2)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while events != ["assigned", "lost", "assigned"]:
             assert time.monotonic() < deadline, events
             await lazy.poll(100)

@@ -292,7 +292,7 @@ def await_text(read: Callable[[], str], words: str) -> None:
 
 
 def brokers_of(cluster: ClusterProcess) -> set[int]:
-    return set(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=10).brokers)
+    return set(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=30).brokers)
 
 
 def test_fourth_broker_can_be_added_and_removed_again_while_clients_produce_and_consume(

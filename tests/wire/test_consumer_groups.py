@@ -49,7 +49,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def topic(broker: BrokerProcess) -> str:
     name = f"topic-{next(_names)}"
     client = admin(broker)
-    client.create_topics([NewTopic(name, PARTITIONS)])[name].result(10)
+    client.create_topics([NewTopic(name, PARTITIONS)])[name].result(30)
     return name
 
 
@@ -204,30 +204,30 @@ def test_admin_client_describes_lists_alters_and_deletes_groups(broker: BrokerPr
         members.await_shared(PARTITIONS, 15)
         values = produce(broker, topic, 0, 12)
         members.await_values(values, 10)
-        described = client.describe_consumer_groups(["watched"])["watched"].result(10)
+        described = client.describe_consumer_groups(["watched"])["watched"].result(30)
         assert described.state == ConsumerGroupState.STABLE
         assert described.partition_assignor == "range"
         (member,) = described.members
         assert {p.partition for p in member.assignment.topic_partitions} == set(range(PARTITIONS))
         assert member.host == "/127.0.0.1"
-        listed = client.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(10)
+        listed = client.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(30)
         assert "watched" in {group.group_id for group in listed.valid}
         with pytest.raises(Exception, match="NON_EMPTY_GROUP"):
-            client.delete_consumer_groups(["watched"])["watched"].result(10)
+            client.delete_consumer_groups(["watched"])["watched"].result(30)
         await_(lambda: committed(client, "watched") == dict.fromkeys(range(PARTITIONS), 2), "all offsets committed")
     state = ConsumerGroupState.EMPTY
-    await_(lambda: client.describe_consumer_groups(["watched"])["watched"].result(10).state == state, "an empty group")
+    await_(lambda: client.describe_consumer_groups(["watched"])["watched"].result(30).state == state, "an empty group")
     moved = ConsumerGroupTopicPartitions("watched", [TopicPartition(topic, 0, 1)])
-    client.alter_consumer_group_offsets([moved])["watched"].result(10)
+    client.alter_consumer_group_offsets([moved])["watched"].result(30)
     assert committed(client, "watched") == {0: 1} | dict.fromkeys(range(1, PARTITIONS), 2)
-    client.delete_consumer_groups(["watched"])["watched"].result(10)
-    listed = client.list_consumer_groups().result(10)
+    client.delete_consumer_groups(["watched"])["watched"].result(30)
+    listed = client.list_consumer_groups().result(30)
     assert "watched" not in {group.group_id for group in listed.valid}
 
 
 def committed(client: AdminClient, group: str) -> dict[int, int]:
     """Return all committed offsets of the group, by partition."""
-    offsets = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+    offsets = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
     return {partition.partition: partition.offset for partition in offsets.topic_partitions}
 
 
@@ -241,8 +241,8 @@ def await_(condition: Callable[[], bool], what: str, timeout_s: float = 15) -> N
 def test_deleting_a_topic_deletes_its_committed_offsets(broker: BrokerProcess, topic: str) -> None:
     commit(broker, "forgetful", TopicPartition(topic, 0, 5))
     client = admin(broker)
-    client.delete_topics([topic])[topic].result(10)
-    client.create_topics([NewTopic(topic, 1)])[topic].result(10)
+    client.delete_topics([topic])[topic].result(30)
+    client.create_topics([NewTopic(topic, 1)])[topic].result(30)
     assert fetch(broker, "forgetful", topic, 0).offset < 0
 
 

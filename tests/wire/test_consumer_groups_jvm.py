@@ -30,7 +30,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         pytest.skip(reason)
     with running_broker(tmp_path_factory.mktemp("jvm-groups")) as running:
         client = AdminClient({"bootstrap.servers": running.address})
-        client.create_topics([NewTopic("t", 3)])["t"].result(10)
+        client.create_topics([NewTopic("t", 3)])["t"].result(30)
         producer = Producer({"bootstrap.servers": running.address})
         for n in range(30):
             producer.produce("t", b"value", partition=n % 3)

@@ -226,7 +226,7 @@ def test_console_consumer_waits_for_topic_and_exits_after_timeout_ms(broker: Bro
     with started("console_consumer", broker, "--topic", "console-late", "--max-messages", "2") as consumer:
         wait_for_topic(broker, "console-late")
         produce(broker, "console-late", "a\nb\n")
-        assert consumer.communicate(timeout=20)[0] == b"a\nb\n"
+        assert consumer.communicate(timeout=30)[0] == b"a\nb\n"
         assert consumer.returncode == 0
     started_s = time.monotonic()
     idle = run("console_consumer", broker, "--topic", "console-late", "--timeout-ms", "300")
@@ -241,7 +241,7 @@ def test_include_expression_of_console_consumer_matches_topics_that_are_created_
     ) as consumer:
         assert read_line(consumer) == b"one\n"
         produce(broker, "expr-2", "two\n")
-        assert consumer.communicate(timeout=20)[0] == b"two\n"
+        assert consumer.communicate(timeout=30)[0] == b"two\n"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -251,7 +251,7 @@ def test_signal_ends_console_consumer_cleanly(broker: BrokerProcess, number: sig
     with started("console_consumer", broker, "--topic", topic, "--from-beginning") as consumer:
         assert read_line(consumer) == b"a\n"
         consumer.send_signal(number)
-        _, errors = consumer.communicate(timeout=20)
+        _, errors = consumer.communicate(timeout=30)
     assert consumer.returncode == status
     assert errors.decode().splitlines() == ["Processed a total of 1 messages"]
 
@@ -269,7 +269,7 @@ def test_signal_ends_console_producer_after_it_has_sent_all_lines_that_it_has_re
             producer.stdin.flush()
             wait_until(partial(is_drained, producer.stdin.fileno()))
         producer.send_signal(number)
-        assert producer.wait(20) == status
+        assert producer.wait(30) == status
     assert consume(broker, topic, 1, "--from-beginning") == ["a"]
 
 
@@ -286,7 +286,7 @@ def test_signal_after_end_of_input_makes_console_producer_report_unacknowledged_
             producer.stdin.close()
             time.sleep(1.5)  # the tool sends the line; the paused broker does not acknowledge it
             producer.send_signal(signal.SIGINT)
-            assert producer.wait(20) == 130
+            assert producer.wait(30) == 130
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         assert b"ERROR Error when sending line 1 to topic producer-unsent: " in producer.stderr.read()
@@ -302,7 +302,7 @@ def test_console_consumer_exits_when_its_output_pipe_is_closed(broker: BrokerPro
         consumer.stdout.close()
         assert consumer.stderr is not None
         assert re.fullmatch(rb"Processed a total of \d+ messages\n", consumer.stderr.read())
-        assert consumer.wait(20) == 0
+        assert consumer.wait(30) == 0
 
 
 def test_interrupt_signal_stops_a_console_consumer_that_is_blocked_by_a_full_output_pipe(broker: BrokerProcess) -> None:
@@ -312,7 +312,7 @@ def test_interrupt_signal_stops_a_console_consumer_that_is_blocked_by_a_full_out
     ) as consumer:
         assert read_line(consumer) == b"x" * 1000 + b"\n"  # the test reads no more output, so the pipe becomes full
         consumer.send_signal(signal.SIGINT)
-        assert consumer.wait(20) == 130
+        assert consumer.wait(30) == 130
         assert consumer.stdout is not None
         printed = 1 + consumer.stdout.read().count(b"\n")
     described = lines("consumer_groups", broker, "--describe", "--group", "stuck")[2].split()
@@ -337,7 +337,7 @@ def test_console_producer_prints_a_prompt_on_a_terminal(broker: BrokerProcess) -
                 shown += os.read(ours, 100)
             os.write(ours, text)
             shown += os.read(ours, 1) if text != b"\x04" else b""
-        assert producer.wait(20) == 0
+        assert producer.wait(30) == 0
     finally:
         producer.kill()
         assert producer.stderr is not None
@@ -359,7 +359,7 @@ def test_console_tools_time_out_waiting_for_missing_topic(tmp_path: Path) -> Non
             assert consumer.stderr is not None
             assert consumer.stderr.readline().startswith(b"WARN waiting for topic absent")
             consumer.send_signal(signal.SIGINT)
-            assert consumer.wait(10) == 130
+            assert consumer.wait(30) == 130
         idle = run("console_consumer", broker, "--topic", "absent", "--timeout-ms", "200")
         assert "WARN topic absent: UNKNOWN_TOPIC_OR_PARTITION" in idle.stderr
         invalid = run("console_consumer", broker, "--topic", "no topic", status=1)
@@ -475,7 +475,7 @@ def test_consumer_groups_tool_describes_but_does_not_reset_the_offsets_of_a_grou
         busy = run("consumer_groups", broker, "--delete", "--group", "alive", status=1)
         assert "GroupNotEmptyException" in busy.stdout
         consumer.send_signal(signal.SIGTERM)
-        consumer.communicate(timeout=20)
+        consumer.communicate(timeout=30)
     row = lines("consumer_groups", broker, "--describe", "--group", "alive")[2].split()
     assert row[3:6] == ["1", "1", "0"], "the consumer did not commit when it ended"
 

@@ -53,7 +53,7 @@ class FetcherWithPendingLookups:
 
     async def complete_lookups(self) -> dict[Any, int | None]:
         while any(self.fetcher.core.position(item) is None for item in self.fetcher.core.assignment):
-            (await asyncio.wait_for(self.lookups.get(), 5))[1].set_result(None)
+            (await asyncio.wait_for(self.lookups.get(), 30))[1].set_result(None)
             for _ in range(5):
                 await asyncio.sleep(0)
         return {item: self.fetcher.core.position(item) for item in self.fetcher.core.assignment}
@@ -67,7 +67,7 @@ def test_partition_that_is_assigned_during_a_committed_offset_lookup_starts_at_i
     async def work() -> dict[Any, int | None]:
         fetcher = FetcherWithPendingLookups(monkeypatch)
         fetcher.assign(A)
-        _, response = await asyncio.wait_for(fetcher.lookups.get(), 5)
+        _, response = await asyncio.wait_for(fetcher.lookups.get(), 30)
         fetcher.assign(A, B)
         response.set_result(None)
         return await fetcher.complete_lookups()
@@ -83,7 +83,7 @@ def test_committed_offset_that_was_requested_before_the_partition_was_reassigned
     async def work() -> dict[Any, int | None]:
         fetcher = FetcherWithPendingLookups(monkeypatch)
         fetcher.assign(A)
-        _, response = await asyncio.wait_for(fetcher.lookups.get(), 5)
+        _, response = await asyncio.wait_for(fetcher.lookups.get(), 30)
         fetcher.assign()
         fetcher.committed[A] = 7
         fetcher.assign(A)

@@ -47,7 +47,7 @@ def run_until_unfenced(error: Exception) -> None:
             session_timeout_ms=1000,
         )
         await lifecycle.register([], None, [], -1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await lifecycle.wait_until_unfenced()
         lifecycle.close()
 

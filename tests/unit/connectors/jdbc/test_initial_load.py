@@ -114,7 +114,7 @@ def test_rows_that_change_after_the_start_of_an_initial_load_are_read_again_in_t
     # This time is one second ahead and after the start of the initial load. The loop below waits until it has passed.
     database.execute("UPDATE orders SET changed = unixepoch() * 1000 + 1000 WHERE id = 7")
     found: list[int] = []
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 30
     while not found and time.monotonic() < deadline_s:
         time.sleep(0.1)
         found = [row[0] for row in rows(read_all(props, offsets, 3))]

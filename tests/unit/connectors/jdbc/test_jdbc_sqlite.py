@@ -551,10 +551,10 @@ def test_table_monitor_requests_reconfiguration_for_dropped_tables(database: sql
     connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
     try:
         database.execute("DROP TABLE orders")
-        wait_for(lambda: context.reconfigurations == 1, "the monitor requests a reconfiguration", 10)
+        wait_for(lambda: context.reconfigurations == 1, "the monitor requests a reconfiguration", 40)
         assert [each["tables"] for each in connector.task_configs(1)] == ["people"]
         database.execute("DROP TABLE people")
-        wait_for(lambda: context.reconfigurations == 2, "the monitor requests a reconfiguration", 10)
+        wait_for(lambda: context.reconfigurations == 2, "the monitor requests a reconfiguration", 40)
         assert connector.task_configs(1) == []
     finally:
         connector.stop()
@@ -577,7 +577,7 @@ def test_log_lines_of_the_table_monitor_contain_the_connector_context(
     try:
         connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
         connector._dialect.table_names = lambda: ["people"]  # type: ignore[method-assign]
-        while "The tables to read are now" not in (line := lines.get(timeout=10)):
+        while "The tables to read are now" not in (line := lines.get(timeout=30)):
             pass
         assert "[shop|worker] The tables to read are now people" in line
     finally:
@@ -597,7 +597,7 @@ def test_table_monitor_fails_the_connector_if_two_tables_would_be_written_to_the
     connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
     try:
         connector._dialect.table_names = lambda: ["new.orders", "old.orders"]  # type: ignore[method-assign]
-        assert "new.orders and old.orders would be written to the same topic" in str(failures.get(timeout=10))
+        assert "new.orders and old.orders would be written to the same topic" in str(failures.get(timeout=30))
         assert context.reconfigurations == 0
     finally:
         connector.stop()

@@ -27,4 +27,4 @@ def test_process_is_killed_when_the_watched_process_dies() -> None:
             assert watcher.stdout is not None
             assert watcher.stdout.readline() == b"watching\n"
             watched.kill()
-            assert watcher.wait(10) == -signal.SIGKILL
+            assert watcher.wait(30) == -signal.SIGKILL

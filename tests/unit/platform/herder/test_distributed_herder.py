@@ -106,7 +106,7 @@ async def test_worker_logs_only_once_that_no_broker_responds_although_it_repeats
 
     monkeypatch.setattr(herder, "_ensure_internal_topics", count_attempts)
     start = asyncio.ensure_future(herder.start())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await repeated.wait()
     start.cancel()
     assert len([text for text in caplog.messages if "no broker responds" in text]) == 1
@@ -195,7 +195,7 @@ async def test_request_to_store_task_configurations_fails_when_a_rebalance_repla
             group.leader_url = "http://127.0.0.1:1/"
             herder._rebalanced.set()
             with pytest.raises(HerderError, match="was replaced before it responded"):
-                await asyncio.wait_for(submission, 5)
+                await asyncio.wait_for(submission, 30)
             received = await asyncio.to_thread(read_to_end, connection)
     assert b"/connectors/c/tasks?forward=false" in received, "the former leader must not forward it to the next leader"
 
@@ -213,7 +213,7 @@ async def test_connector_fails_if_the_leader_responds_that_its_task_configuratio
     monkeypatch.setattr(GroupCore, "assignment", Assignment(frozenset({"c"}), frozenset()))
     group.version, group.leader_url = Version.COMPATIBLE, "http://leader/"
     herder._submission._reject = lambda name, _, error: rejected.append(f"{name}: {error}")
-    await asyncio.wait_for(herder._submission._submit_until_stored("c", [{"a": "1"}]), 5)
+    await asyncio.wait_for(herder._submission._submit_until_stored("c", [{"a": "1"}]), 30)
     assert rejected == ["c: the leader http://leader/ responded 413: a record is larger than 1 MiB"]
 
 
@@ -273,16 +273,16 @@ async def test_stage_of_a_restart_request_changes_after_the_connector_has_stoppe
     worker.may_start.clear()
     tracker = track()
     request = asyncio.ensure_future(herder.restart("c", include_tasks=False, only_failed=False))
-    await asyncio.wait_for(worker.stopping.wait(), 5)
+    await asyncio.wait_for(worker.stopping.wait(), 30)
     assert tracker.last is not None
     assert tracker.last.description == "stopping restarted connector c"
     worker.starting.clear()
     worker.may_stop.set()
-    await asyncio.wait_for(worker.starting.wait(), 5)
+    await asyncio.wait_for(worker.starting.wait(), 30)
     await asyncio.sleep(0.01)  # the request continues after the stop
     assert tracker.last.description == "starting connector c"
     worker.may_start.set()
-    await asyncio.wait_for(request, 5)
+    await asyncio.wait_for(request, 30)
 
 
 async def test_restart_request_with_tasks_does_not_wait_for_a_connector_whose_start_hangs(
@@ -300,7 +300,7 @@ async def test_restart_request_with_tasks_does_not_wait_for_a_connector_whose_st
 
     monkeypatch.setattr(herder._configs, "append", append)
     for _ in range(2):  # the start that the first request has caused hangs during the second request
-        status = await asyncio.wait_for(herder.restart("c", include_tasks=True, only_failed=False), 1)
+        status = await asyncio.wait_for(herder.restart("c", include_tasks=True, only_failed=False), 30)
         assert status.connector.state == "RESTARTING"
     assert written == [RequestRestart("c", True, False)] * 2
     worker.may_start.set()

@@ -138,6 +138,6 @@ async def test_wait_for_an_unassigned_connector_ends_when_the_start_of_the_conne
     await asyncio.sleep(0)
     assert not stopped.done()
     worker.must_fail.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await stopped
     assert instances.core.instances("c") == []

@@ -86,7 +86,7 @@ async def test_tasks_start_after_several_failed_attempts_to_generate_their_confi
     monkeypatch.setattr(worker, "task_configs", fail_at_first)
     await herder.put("c", CONFIG)
     assert worker.running_names() == ["c"]
-    await asyncio.wait_for(generated.wait(), 5)
+    await asyncio.wait_for(generated.wait(), 30)
     await herder.restart(
         "c", include_tasks=False, only_failed=True
     )  # this call waits until the connector's task configurations are applied
@@ -165,9 +165,9 @@ async def test_stop_of_the_herder_ends_a_connector_creation_in_progress(
     monkeypatch.setattr(worker, "stop_all", nothing, raising=False)
     monkeypatch.setattr(worker, "close", nothing, raising=False)
     creation = asyncio.ensure_future(herder.put("c", CONFIG))
-    await asyncio.wait_for(starting.wait(), 5)
-    await asyncio.wait_for(herder.stop(), 5)
-    await asyncio.wait_for(creation, 5)
+    await asyncio.wait_for(starting.wait(), 30)
+    await asyncio.wait_for(herder.stop(), 30)
+    await asyncio.wait_for(creation, 30)
 
 
 async def test_patched_configuration_has_the_key_order_of_kafka_connects_hash_map(tmp_path: Path) -> None:

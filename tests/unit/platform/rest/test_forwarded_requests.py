@@ -51,7 +51,7 @@ def send(port: int, name: str, query: str) -> socket.socket:
 
 
 async def created(herder: StandaloneHerder, name: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while name not in herder.names():  # noqa: ASYNC110 - the herder has no event for it
             await asyncio.sleep(0.01)
 

@@ -88,7 +88,7 @@ class OwnBaseException(BaseException):
 )
 async def test_caller_receives_any_exception_that_the_request_handler_raises(error: BaseException) -> None:
     with pytest.raises(RemoteError) as caught:
-        await asyncio.wait_for(call(error), 5)
+        await asyncio.wait_for(call(error), 30)
     assert type(error).__name__ in caught.value.trace
 
 
@@ -96,7 +96,7 @@ async def test_caller_receives_an_error_without_its_details_if_the_details_canno
     error = ValueError("no")
     error.details = UnreadableObject()  # type: ignore[attr-defined]
     with pytest.raises(RemoteError, match="no") as caught:
-        await asyncio.wait_for(call(error), 5)
+        await asyncio.wait_for(call(error), 30)
     assert caught.value.details is None
 
 
@@ -134,7 +134,7 @@ async def test_channel_delivers_messages_as_typed_objects_in_order() -> None:
     async with channels(HostMessage, handler) as (sender, _):
         for message in sent:
             sender.notify(message)
-        await asyncio.wait_for(complete.wait(), 5)
+        await asyncio.wait_for(complete.wait(), 30)
     assert received == sent
 
 
@@ -212,5 +212,5 @@ async def test_channel_closes_if_it_receives_corrupt_data(data: bytes) -> None:
     with far:
         far.sendall(data)
         with pytest.raises(ChannelClosed):
-            await asyncio.wait_for(channel.request(ReadOffsets(INSTANCE, [])), 5)
+            await asyncio.wait_for(channel.request(ReadOffsets(INSTANCE, [])), 30)
     assert "it sent corrupt data" in (channel.corruption or "")

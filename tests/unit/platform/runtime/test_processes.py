@@ -97,7 +97,7 @@ async def test_spawn_succeeds_even_if_the_child_process_exits_immediately(contro
     server.send(json.dumps({"exited": 0x7FFFFFF0, "status": 3}).encode())
     processes._receive()
     host: HostProcess = await spawning
-    assert await asyncio.wait_for(host.ended, 5) == 3
+    assert await asyncio.wait_for(host.ended, 30) == 3
     await host.channel.closed.wait()
 
 
@@ -158,7 +158,7 @@ async def test_closing_ends_the_waits_of_spawn_and_share_immediately(control: An
     sharing = asyncio.ensure_future(processes.share(["module"]))
     waits: list[asyncio.Future[Any]] = [spawning, sharing]
     assert not (await asyncio.wait(waits, timeout=0.01))[0]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await processes.close()
         with pytest.raises(ChildProcessError, match="the worker is stopping"):
             await spawning
@@ -265,7 +265,7 @@ async def test_fork_server_that_hangs_is_replaced(tmp_path: Path, monkeypatch: p
         before = processes.fork_server_pid
         with pytest.raises(ForkServerDied):
             await processes.spawn("task-1", _handler)
-        assert await asyncio.wait_for(task.ended, 10) == -9
+        assert await asyncio.wait_for(task.ended, 30) == -9
         assert task.died_with_fork_server
         await sharing
         assert not (await processes.spawn("task-1", _handler)).ended.done()

@@ -69,5 +69,5 @@ async def test_consumer_delays_the_next_poll_until_the_task_has_put_earlier_reco
     await asyncio.sleep(0)
     assert not poll.done()
     waiting.remove(2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await poll

@@ -92,7 +92,7 @@ async def test_fork_server_restarts_after_a_failed_warm_up_and_keeps_its_child_p
         server = processes.fork_server_pid
         assert {psutil.Process(host.pid).ppid() for host in hosts} == {server}
         hosts[0].kill()
-        assert await asyncio.wait_for(hosts[0].ended, 10) == -signal.SIGKILL
+        assert await asyncio.wait_for(hosts[0].ended, 30) == -signal.SIGKILL
     finally:
         await processes.close()
     assert capfd.readouterr().err.count(f"the warm-up of tasks failed ({error}") == 1
@@ -115,6 +115,6 @@ async def test_fork_server_warms_up_after_the_eighth_child_and_keeps_its_child_p
         assert log.count() == warm_up.STEPS
         assert {psutil.Process(host.pid).ppid() for host in hosts} == {processes.fork_server_pid}
         hosts[0].kill()
-        assert await asyncio.wait_for(hosts[0].ended, 10) == -signal.SIGKILL
+        assert await asyncio.wait_for(hosts[0].ended, 30) == -signal.SIGKILL
     finally:
         await processes.close()

@@ -177,7 +177,7 @@ async def test_task_fails_if_its_host_process_exits_unexpectedly() -> None:
     async with running() as (worker, processes, listener):
         await worker.start_task(TASK, SPEC)
         processes.hosts[0].exit(-11)
-        await asyncio.wait_for(listener.changed.wait(), 5)
+        await asyncio.wait_for(listener.changed.wait(), 30)
         assert listener.states == [(TASK, "FAILED")]
 
 
@@ -190,7 +190,7 @@ async def test_instances_whose_processes_died_with_the_fork_server_are_started_a
             host.exit(-9)
         while len(listener.ended) < 2:
             listener.changed.clear()
-            await asyncio.wait_for(listener.changed.wait(), 5)
+            await asyncio.wait_for(listener.changed.wait(), 30)
         assert (set(listener.ended), listener.states) == ({CONNECTOR, TASK}, [])
 
 
@@ -205,7 +205,7 @@ async def test_start_of_a_task_is_repeated_if_the_fork_server_dies_during_the_st
 
         processes.spawn = spawn_after_failure  # type: ignore[method-assign]
         starting = asyncio.ensure_future(worker.start_task(TASK, SPEC))
-        assert await asyncio.wait_for(starting, 5) == "2.0"
+        assert await asyncio.wait_for(starting, 30) == "2.0"
         assert len(processes.hosts) == 1
 
 
@@ -219,7 +219,7 @@ async def test_second_stop_of_a_task_waits_until_the_first_stop_completes() -> N
         done, _ = await asyncio.wait({first, second}, timeout=0.05)
         assert not done
         proceed.set()
-        await asyncio.wait_for(asyncio.gather(first, second), 5)
+        await asyncio.wait_for(asyncio.gather(first, second), 30)
         assert sum(isinstance(each, messages.StopInstance) for each in host.received) == 1
 
 
@@ -227,7 +227,7 @@ async def report_member(host: FakeHost, listener: Listener) -> None:
     """Report the member "m" of the task's consumer group, and wait until the worker has handled the message."""
     host.far_end.notify(messages.MemberJoined(TASK, "m"))
     host.far_end.notify(messages.StateChanged(TASK, "RUNNING", None))
-    await asyncio.wait_for(listener.changed.wait(), 5)
+    await asyncio.wait_for(listener.changed.wait(), 30)
     listener.changed.clear()
 
 
@@ -236,7 +236,7 @@ async def test_task_that_starts_again_after_its_process_was_killed_removes_its_o
         await worker.start_task(TASK, SPEC)
         await report_member(processes.hosts[0], listener)
         processes.hosts[0].exit(-9)
-        await asyncio.wait_for(listener.changed.wait(), 5)
+        await asyncio.wait_for(listener.changed.wait(), 30)
         for generation in (3, 4):  # the first of these processes ends before it has removed the member
             await worker.start_task(InstanceId("c", 0, generation), SPEC)
             processes.hosts[-1].exit(-9)
@@ -281,7 +281,7 @@ async def test_stop_of_a_failed_task_returns_after_its_host_process_has_ended() 
         await worker.start_task(TASK, SPEC)
         (host,) = processes.hosts
         host.far_end.notify(messages.StateChanged(TASK, "FAILED", "trace"))
-        await asyncio.wait_for(listener.changed.wait(), 5)
+        await asyncio.wait_for(listener.changed.wait(), 30)
         await worker.stop(TASK)
         assert host.ended.done()
         assert not host.killed
@@ -324,7 +324,7 @@ async def test_hung_connector_has_state_failed_and_other_connectors_in_its_host_
         processes.hosts[0].responses[messages.TaskConfigsRequest] = asyncio.Event()
         with pytest.raises(CallTimeout, match="a did not respond"):
             await worker.task_configs(A)
-        await asyncio.wait_for(listener.changed.wait(), 5)
+        await asyncio.wait_for(listener.changed.wait(), 30)
         assert (listener.states, listener.ended) == ([(A, "FAILED")], [B])
         for id_ in (A, B):
             await worker.start_connector(InstanceId(id_.connector, None, 3), {"connector.class": "C"})
@@ -349,7 +349,7 @@ async def test_connectors_are_started_again_in_separate_processes_if_the_event_l
             await worker.task_configs(connectors[0])
         while len(listener.ended) < 2:
             listener.changed.clear()
-            await asyncio.wait_for(listener.changed.wait(), 5)
+            await asyncio.wait_for(listener.changed.wait(), 30)
         assert (set(listener.ended), listener.states) == (set(connectors), [])
         for connector in connectors:
             await worker.start_connector(connector, {"connector.class": "C"})
@@ -361,14 +361,14 @@ async def test_connectors_are_started_again_in_separate_host_processes_if_their_
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})
         processes.hosts[0].exit(-11)
-        await asyncio.wait_for(listener.changed.wait(), 5)
+        await asyncio.wait_for(listener.changed.wait(), 30)
         assert (listener.states, listener.ended) == ([], [A, B])
         for id_ in (A, B):
             await worker.start_connector(InstanceId(id_.connector, None, 3), {"connector.class": "C"})
         assert len(processes.hosts) == 3, "each has a process of its own, so that the next exit shows which is at fault"
         processes.hosts[1].exit(-11)
         listener.changed.clear()
-        await asyncio.wait_for(listener.changed.wait(), 5)
+        await asyncio.wait_for(listener.changed.wait(), 30)
         assert listener.states == [(InstanceId("a", None, 3), "FAILED")]
 
 
@@ -400,7 +400,7 @@ async def test_connectors_are_started_again_if_the_channel_of_their_shared_proce
         await processes.hosts[0].channel.closed.wait()
         with pytest.raises(ChannelClosed):
             await worker.task_configs(A)
-        await asyncio.wait_for(listener.changed.wait(), 5)
+        await asyncio.wait_for(listener.changed.wait(), 30)
         assert processes.hosts[0].killed
         assert (listener.states, listener.ended) == ([], [A, B])
         for id_ in (A, B):
@@ -424,7 +424,7 @@ async def test_task_fails_if_the_channel_of_its_process_closes_but_the_process_s
     async with running() as (worker, processes, listener):
         await worker.start_task(TASK, SPEC)
         processes.hosts[0].far_end.close()
-        await asyncio.wait_for(listener.changed.wait(), 5)
+        await asyncio.wait_for(listener.changed.wait(), 30)
         assert processes.hosts[0].killed
         assert listener.states == [(TASK, "FAILED")]
 
@@ -451,7 +451,7 @@ async def test_aborting_a_hung_start_of_a_connector_or_task_kills_its_process_an
         watchers = list(worker._watchers)
         await worker.abort_start(id_)
         with pytest.raises(StartTerminated):
-            await asyncio.wait_for(start, 5)
+            await asyncio.wait_for(start, 30)
         assert processes.hosts[0].killed
         await asyncio.wait(watchers, timeout=5)  # they handle the ends of processes
     assert listener.states == []

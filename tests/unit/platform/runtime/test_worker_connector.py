@@ -46,7 +46,7 @@ async def test_plugin_exceptions_that_a_future_cannot_return_are_raised_as_runti
     connector = WorkerConnector(None, InstanceId("c", None, 1), ConnectorSpec(name="c", config={}, worker={}))  # type: ignore[arg-type]
     for call in (connector._call, worker_connector._in_thread):
         with pytest.raises(RuntimeError, match=f"the plug-in raised {type(error).__name__}: x") as caught:
-            await asyncio.wait_for(call(fail), 5)
+            await asyncio.wait_for(call(fail), 30)
         assert caught.value.__cause__ is error
 
 

@@ -62,7 +62,7 @@ def test_watch_reports_a_missing_confirmation_while_the_worker_is_not_a_member_o
         await asyncio.sleep(10)
         assert reports == [False, True]
         worker.error = ChannelClosed()
-        await asyncio.wait_for(watch, 10)
+        await asyncio.wait_for(watch, 30)
         assert reports == [False, True]
 
     run_in_virtual_time(scenario())
