@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 def test_worker_with_daemon_option_runs_in_the_background_and_prints_the_command_that_stops_it(tmp_path: Path) -> None:
     python, *options, properties = Worker(tmp_path).command()
     command = [python, *options, "-daemon", "-name", "worker-1", properties]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
     found = re.fullmatch(r"The worker starts .* to (\S+)\. To stop the worker: kill (\d+)\n", result.stdout)
     assert found, result
     log, process = tmp_path / found[1], psutil.Process(int(found[2]))

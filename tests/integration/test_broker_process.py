@@ -44,7 +44,7 @@ def start_error(*properties: str, **environment: str) -> str:
     command = [sys.executable, "-m", "headrace_broker.server"]
     for item in properties:
         command += ["--property", item]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ, **environment})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
     assert done.returncode == 1, done
     assert done.stdout == ""
     lines = [line for line in done.stderr.splitlines() if line.startswith("headrace broker: ")]
@@ -332,7 +332,7 @@ def test_broker_with_the_option_watch_fd_stops_cleanly_when_its_parent_process_i
         "print(child.pid, child.stdout.readline(), flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    parent = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    parent = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout.split()[0])
     assert "serves 127.0.0.1:" in parent.stdout

@@ -53,15 +53,15 @@ def test_blocked_connector_and_task_calls_delay_neither_other_connectors_nor_reb
                 for name in [each for each in configs if exists(workers[0], each)]:
                     started_s = time.monotonic()
                     third.request("DELETE", f"/connectors/{name}")
-                    assert time.monotonic() - started_s < 20, f"the deletion of {name} waited for its blocked call"
+                    assert time.monotonic() - started_s < 40, f"the deletion of {name} waited for its blocked call"
                 wait_for(lambda: is_running(third, "healthy", 1), "the healthy connector is running")
                 assert_progress(broker.address, "healthy")
-                third.stop(GRACEFUL_S + 8)
+                third.stop(GRACEFUL_S + 30)
             wait_for(lambda: is_running(workers[0], "healthy", 1), "the healthy connector is running")
             workers[0].create("again", configs["task-poll"])
             wait_for(lambda: "task poll" in journal(tmp_path, "task-poll"), "a task is blocked again")
             for worker in workers:
-                worker.stop(GRACEFUL_S + 8)
+                worker.stop(GRACEFUL_S + 30)
         for creation in creations:
             creation.join(30)
             assert not creation.is_alive()

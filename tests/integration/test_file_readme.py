@@ -31,7 +31,7 @@ def test_example_in_the_readme_of_the_file_connector_copies_csv_files_and_moves_
     path = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
     def shell(command: str) -> list[str]:
-        output = subprocess.check_output(["bash", "-c", command], cwd=tmp_path, env=path, text=True, timeout=60)
+        output = subprocess.check_output(["bash", "-c", command], cwd=tmp_path, env=path, text=True, timeout=120)
         return output.splitlines()
 
     def has_rows(count: int) -> None:

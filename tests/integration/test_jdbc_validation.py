@@ -180,6 +180,6 @@ def test_validation_reports_a_query_suffix_that_the_database_rejects(server: dic
 
 def test_validation_of_a_query_reads_no_rows(mysql: dict[str, str]) -> None:
     started_s = time.monotonic()
-    query = "SELECT * FROM (SELECT id, sleep(20) AS s FROM (SELECT 1 AS id) AS one) AS q"
+    query = "SELECT * FROM (SELECT id, sleep(90) AS s FROM (SELECT 1 AS id) AS one) AS q"
     assert _errors({**mysql, "query": query}) == {}
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < 60

@@ -110,7 +110,7 @@ def dump(*arguments: str) -> str:
     for line in done.stderr.splitlines():
         assert re.fullmatch(r"Non-consecutive offsets in .*|  -?\d+ is followed by \d+", line), line
     command = [sys.executable, "-m", "headrace_broker.tools.dump_log", *arguments]
-    ours = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ours = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ours.stdout == done.stdout
     assert sorted(ours.stderr.splitlines()) == sorted(done.stderr.splitlines())
     return done.stdout

@@ -45,7 +45,7 @@ def run_kafka_tool(main_class: str, *arguments: str, stdin: str = "") -> subproc
 
 def run_our_tool(tool: str, *arguments: str) -> str:
     command = [sys.executable, "-m", f"headrace_broker.tools.{tool}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -81,7 +81,7 @@ def test_headrace_and_kafka_console_tools_read_each_others_records(broker: Broke
     server = ("--bootstrap-server", broker.address, "--topic", "both-consoles")
     produce(broker, "both-consoles", "from java\n")
     command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--compression-codec", "zstd"]
-    subprocess.run(command, input="from python\n", text=True, check=True, timeout=60)
+    subprocess.run(command, input="from python\n", text=True, check=True, timeout=120)
     both = "from java\nfrom python\n"
     assert consume(broker, "both-consoles", 2) == both
     assert run_our_tool("console_consumer", *server, "--from-beginning", "--max-messages", "2") == both
@@ -248,7 +248,7 @@ def test_headrace_tools_work_with_an_apache_kafka_broker() -> None:
         command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--topic", "t"]
         reading = ["--reader-property", "parse.key=true", "--compression-codec", "zstd"]
         text = "".join(f"{number}\tvalue-{number}\n" for number in range(1000))
-        subprocess.run([*command, *reading], input=text, text=True, check=True, timeout=60)
+        subprocess.run([*command, *reading], input=text, text=True, check=True, timeout=120)
         for group in ((), ("--group", "g")):
             found = run_our_tool(
                 "console_consumer", *server, "--topic", "t", "--from-beginning", "--max-messages", "1000", *group

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300
 def quorum_status(cluster: ClusterProcess, node: int) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "headrace_broker.tools.metadata_quorum"]
     words += ["--bootstrap-server", cluster.address(node), "describe", "--status"]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
 
 
 def await_log(cluster: ClusterProcess, node: int, words: str) -> None:

@@ -255,7 +255,7 @@ def test_worker_start_on_a_rest_port_in_use_fails_with_an_error_without_a_traceb
     other = tmp_path / "other"
     other.mkdir()
     again = Worker(other, {"listeners": worker.url})
-    result = subprocess.run(again.command(), capture_output=True, text=True, timeout=30, check=False)
+    result = subprocess.run(again.command(), capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
     assert "cannot bind" in result.stderr
     assert "Address already in use: stop the process that uses port" in result.stderr
@@ -281,7 +281,7 @@ def test_worker_start_with_a_data_directory_in_use_fails_with_an_error_without_a
     other = tmp_path / "other"
     other.mkdir()
     again = Worker(other, {"headrace.data.dir": str(tmp_path / "data")})
-    result = subprocess.run(again.command(), capture_output=True, text=True, timeout=30, check=False)
+    result = subprocess.run(again.command(), capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
     assert "The embedded broker failed to start" in result.stderr
     assert "Traceback" not in result.stderr

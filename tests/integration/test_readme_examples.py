@@ -46,7 +46,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def shell(command: str, directory: Path) -> str:
-    return subprocess.check_output(["bash", "-c", command], cwd=directory, env=environment(), text=True, timeout=60)
+    return subprocess.check_output(["bash", "-c", command], cwd=directory, env=environment(), text=True, timeout=120)
 
 
 def environment() -> dict[str, str]:

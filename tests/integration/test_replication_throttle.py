@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 def run(cluster: ClusterProcess, tool: str, *arguments: str) -> str:
     command = [sys.executable, "-m", f"headrace_broker.tools.{tool}", "--bootstrap-server", cluster.bootstrap_servers]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

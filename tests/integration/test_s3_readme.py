@@ -35,7 +35,7 @@ def test_example_of_the_s3_readme_copies_rows_to_objects_and_back(tmp_path: Path
 
     def shell(command: str) -> str:
         command = command.replace("localhost:9000", f"localhost:{store_port}")
-        return subprocess.check_output(["bash", "-c", command], cwd=tmp_path, env=path, text=True, timeout=60)
+        return subprocess.check_output(["bash", "-c", command], cwd=tmp_path, env=path, text=True, timeout=120)
 
     with s3.running(store_port) as server:
         server.client().delete_bucket(Bucket=s3.BUCKET)  # the example creates it

@@ -193,7 +193,7 @@ def test_node_that_waits_for_a_quorum_leader_stops_on_a_signal(tmp_path: Path, n
             process.send_signal(number)
             started = time.monotonic()
             assert process.wait(_TIMEOUT_S) == 0
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 40
             assert "was stopped before its start completed" in process.stderr.read()
         finally:
             process.kill()

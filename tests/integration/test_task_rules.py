@@ -582,7 +582,7 @@ def test_hanging_validation_does_not_delay_other_requests(worker: Worker) -> Non
         wait_for(lambda: bool(entries(worker, "validate")), "the validation has started")
         started = time.monotonic()
         sink(worker, "t")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 40
         assert not hanging.done()
         worker.kill_group()
         hanging.result()

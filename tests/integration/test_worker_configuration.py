@@ -30,7 +30,7 @@ def write(directory: Path, properties: Mapping[str, str]) -> Path:
 
 def run(*command: str) -> tuple[int, str]:
     result = subprocess.run(
-        [sys.executable, "-m", *command], capture_output=True, text=True, timeout=60, check=False, stdin=None
+        [sys.executable, "-m", *command], capture_output=True, text=True, timeout=120, check=False, stdin=None
     )
     return result.returncode, result.stdout + result.stderr
 

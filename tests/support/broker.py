@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _READY = re.compile(r"^headrace broker \d+ serves (\S+?)(?:,.*)? \(started in (\d+) ms\)$", re.MULTILINE)
-_START_TIMEOUT_S = 30
-_STOP_TIMEOUT_S = 20
+_START_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = 60
 
 
 class BrokerProcess:

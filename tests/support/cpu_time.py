@@ -16,6 +16,8 @@ from pathlib import Path
 
 from support.raw_client import RawClient
 
+LINEAR_GROWTH_MAX = 8
+"""Linear work grows by a factor of 4 in `growth`, and quadratic work by a factor of 16."""
 _LOOP_COUNT = 100_000
 _REPETITIONS = 5
 
@@ -73,14 +75,13 @@ def not_blocked(address: str, pid: int, send: Callable[[RawClient], object], loo
     assert loops < loops_max, f"other clients were blocked for the CPU time of {loops:.1f} loops"
 
 
-def growth(work: Callable[[int], object], size: int, factor: int = 4) -> float:
-    """Return how many times as much CPU time `work(factor * size)` needs as `work(size)`.
+def growth(work: Callable[[int], object], size: int) -> float:
+    """Return how many times as much CPU time `work(4 * size)` needs as `work(size)`.
 
-    The result is about `factor` if the work is linear, and `factor` squared if it is quadratic. Each time is the
-    smallest of several measurements.
+    Each time is the smallest of several measurements.
     """
     small_s = min(_cpu_s_of(work, size) for _ in range(_REPETITIONS))
-    return min(_cpu_s_of(work, factor * size) for _ in range(_REPETITIONS)) / small_s
+    return min(_cpu_s_of(work, 4 * size) for _ in range(_REPETITIONS)) / small_s
 
 
 def _cpu_s_of(work: Callable[[int], object], size: int) -> float:

@@ -10,7 +10,7 @@ from headrace_connectors.jdbc.horizon import MARGIN
 from support.jdbc import Offsets, read_all, rows
 
 Execute = Callable[[str], Any]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 40.0
 
 
 def ids_read(props: Mapping[str, str], early: Execute, late: Execute) -> list[int]:

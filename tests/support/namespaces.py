@@ -36,7 +36,7 @@ def _prefix() -> tuple[list[str], str]:
     for own_users in (["--map-root-user"], []) if os.geteuid() == 0 else (["--map-root-user"],):
         prefix = [_UNSHARE[0], *own_users, *_UNSHARE[1:]]
         try:
-            done = subprocess.run([*prefix, "sh", "-c", _TRY], capture_output=True, text=True, timeout=30)
+            done = subprocess.run([*prefix, "sh", "-c", _TRY], capture_output=True, text=True, timeout=120)
         except FileNotFoundError:
             return [], "no unshare on the path: install util-linux"
         if done.returncode == 0:

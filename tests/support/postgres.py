@@ -88,6 +88,6 @@ def _unprivileged(directory: Path) -> list[str]:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=120, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stdout}{done.stderr}")

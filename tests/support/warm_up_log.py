@@ -10,11 +10,14 @@ import pytest
 _SITE_CUSTOMIZE = """
 import sys
 if "headrace.runtime.fork_server" in sys.orig_argv:
-    from headrace.runtime import warm_up
+    import time
+    from headrace.runtime import fork_server, warm_up
+    fork_server._IDLE_S = {idle_s}
     run_step = warm_up._run_step
     def log_step(*arguments):
+        began_s = time.monotonic()
         run_step(*arguments)
-        open({log!r}, "a").write("step")
+        open({log!r}, "a").write(f"{{began_s}} ")
     warm_up._run_step = log_step
 """
 
@@ -26,12 +29,16 @@ def customize_fork_servers(directory: Path, code: str, monkeypatch: pytest.Monke
 
 
 class WarmUpLog:
-    """The log of all fork servers that start after the creation of this object."""
+    """The log of all fork servers that start after the creation of this object.
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    The fork servers start their warm-up when they have been idle for `idle_s`.
+    """
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, idle_s: float) -> None:
         self._path = directory / "steps"
-        customize_fork_servers(directory, _SITE_CUSTOMIZE.format(log=str(self._path)), monkeypatch)
+        code = _SITE_CUSTOMIZE.format(log=str(self._path), idle_s=idle_s)
+        customize_fork_servers(directory, code, monkeypatch)
 
-    def count(self) -> int:
-        """Return the number of completed steps."""
-        return self._path.read_text().count("step") if self._path.exists() else 0
+    def steps_s(self) -> list[float]:
+        """Return the start times (`time.monotonic()`) of the completed steps."""
+        return [float(text) for text in self._path.read_text().split()] if self._path.exists() else []

@@ -74,7 +74,7 @@ class Worker:
     def start(self) -> Worker:
         """Start the worker and wait until it is healthy."""
         self.launch()
-        wait_for(self.is_healthy, f"the worker is healthy; {self.log()}", 30)
+        wait_for(self.is_healthy, f"the worker is healthy; {self.log()}", 60)
         return self
 
     def launch(self) -> None:
@@ -135,7 +135,7 @@ class Worker:
     def kill_group(self) -> None:
         """Kill the worker's process group with SIGKILL."""
         os.killpg(os.getpgid(self.pid), 9)
-        self.wait(5)
+        self.wait(30)
 
     def log(self) -> str:
         """Return the worker's log so far."""

@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 def run(cluster: ClusterProcess, tool: str, *arguments: str, status: int = 0) -> str:
     command = [sys.executable, "-m", f"headrace_broker.tools.{tool}", "--bootstrap-server", cluster.bootstrap_servers]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -146,7 +146,7 @@ def test_metadata_quorum_tool_with_bootstrap_controller_queries_the_controllers(
         ),
         ("127.0.0.1:1", 1, "127.0.0.1:1: .*Connect call failed"),
     ]:
-        done = subprocess.run([*tool, "--bootstrap-controller", servers], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*tool, "--bootstrap-controller", servers], capture_output=True, text=True, timeout=120)
         assert done.returncode == status, done.stdout + done.stderr
         assert re.search(words, done.stdout + done.stderr), done.stdout + done.stderr
 
@@ -157,7 +157,7 @@ def test_admin_tools_accept_the_option_bootstrap_controller(cluster: ClusterProc
     def run_tool(tool: str, *arguments: str, status: int = 0) -> str:
         words = [sys.executable, "-m", f"headrace_broker.tools.{tool}", *arguments]
         words += [] if "--bootstrap-server" in arguments else ["--bootstrap-controller", controllers]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 

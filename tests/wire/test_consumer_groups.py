@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -76,26 +77,24 @@ def test_partitions_of_a_killed_group_member_are_assigned_to_other_members(
     values = produce(broker, topic, 0, 60)
     with GroupProcesses(broker.address, f"group-{kind}", topic, SESSION_MS) as members:
         members.start(kind)
-        members.await_shared(PARTITIONS, 15)
+        members.await_shared(PARTITIONS, 60)
         members.start(kind)
-        members.await_shared(PARTITIONS, 15)
+        members.await_shared(PARTITIONS, 60)
         members.start(kind)
-        members.await_shared(PARTITIONS, 15)
-        members.await_values(values, 10)
+        members.await_shared(PARTITIONS, 60)
+        members.await_values(values, 60)
         victim = members.all[1]
         survivors = [members.all[0], members.all[2]]
         owned = victim.assigned
         assert owned
         victim.kill()
-        killed = time.monotonic()
         members.await_(
-            lambda: any(owned & (member.assigned or set()) for member in survivors), 15, "a survivor takes over"
+            lambda: any(owned & (member.assigned or set()) for member in survivors), 60, "a survivor takes over"
         )
-        # The session starts at the last heartbeat, at most one heartbeat interval before the kill.
-        assert time.monotonic() - killed > SESSION_MS / 1000 - 0.5
-        members.await_shared(PARTITIONS, 15)
+        assert re.search(rf"Group group-{kind}: removing member \S+, because its session expired", broker.log)
+        members.await_shared(PARTITIONS, 60)
         late = produce(broker, topic, 60, 60)
-        members.await_values(late, 10)
+        members.await_values(late, 60)
         received = {value for member in survivors for _, _, value in member.records}
         assert late <= received
 
@@ -105,21 +104,21 @@ def test_confluent_kafka_aiokafka_and_kafka_python_members_share_one_group(broke
         for kind in ("confluent", "aiokafka", "kafka-python"):
             members.start(kind)
         members.await_shared(PARTITIONS, 20)
-        members.await_values(produce(broker, topic, 0, 30), 10)
+        members.await_values(produce(broker, topic, 0, 30), 60)
 
 
 def test_static_member_restarts_without_rebalance(broker: BrokerProcess, topic: str) -> None:
     with GroupProcesses(broker.address, "static", topic, 10_000) as members:
         first = members.start("confluent", "a")
         second = members.start("confluent", "b")
-        members.await_shared(PARTITIONS, 15)
+        members.await_shared(PARTITIONS, 60)
         before, owned = first.assignments, second.assigned
         generation = _generation(broker, "static")
         for _ in range(2):
             second.kill()
             second = members.start("confluent", "b")
             members.await_(lambda: second.assigned == owned, 8, "the same partitions are assigned")  # noqa: B023
-        members.await_values(produce(broker, topic, 0, 30), 10)
+        members.await_values(produce(broker, topic, 0, 30), 60)
         assert first.assignments == before
         assert _generation(broker, "static") == generation
 
@@ -149,7 +148,7 @@ def commit(broker: BrokerProcess, group: str, *offsets: TopicPartition) -> None:
 
 def fetch(broker: BrokerProcess, group: str, topic: str, partition: int) -> TopicPartition:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
-    (found,) = consumer.committed([TopicPartition(topic, partition)], 10)
+    (found,) = consumer.committed([TopicPartition(topic, partition)], 60)
     consumer.close()
     return found
 
@@ -201,9 +200,9 @@ def test_admin_client_describes_lists_alters_and_deletes_groups(broker: BrokerPr
     client = admin(broker)
     with GroupProcesses(broker.address, "watched", topic, SESSION_MS) as members:
         members.start("confluent")
-        members.await_shared(PARTITIONS, 15)
+        members.await_shared(PARTITIONS, 60)
         values = produce(broker, topic, 0, 12)
-        members.await_values(values, 10)
+        members.await_values(values, 60)
         described = client.describe_consumer_groups(["watched"])["watched"].result(30)
         assert described.state == ConsumerGroupState.STABLE
         assert described.partition_assignor == "range"

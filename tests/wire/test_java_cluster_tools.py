@@ -60,7 +60,7 @@ def test_kafkas_tools_accept_the_option_bootstrap_controller(cluster: ClusterPro
     for servers in (controllers, ("--bootstrap-server", cluster.address(1))):
         endpoints = run("org.apache.kafka.tools.ClusterTool", cluster, "list-endpoints", *servers)
         words = [sys.executable, "-m", "headrace_broker.tools.cluster", "list-endpoints", *servers]
-        assert endpoints == subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+        assert endpoints == subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
 
 
 def test_kafkas_tools_reassign_partitions_and_elect_leaders(cluster: ClusterProcess, tmp_path: Path) -> None:

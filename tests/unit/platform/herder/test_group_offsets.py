@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -35,7 +36,7 @@ async def test_request_for_sink_offsets_fails_after_a_timeout_while_no_broker_re
         match=r"Failed to retrieve consumer group offsets for sink connector c: no response from bootstrap.servers",
     ):
         await offsets.read("c", {"name": "c"})
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60  # the usual timeout of a request
 
 
 async def test_reset_and_alter_of_sink_offsets_fail_after_a_timeout_while_no_broker_responds(
@@ -53,16 +54,15 @@ def pair(topic: str, partition: int, offset: int | None) -> tuple[dict[str, Any]
 
 @pytest.mark.parametrize("wanted", [pair("t", 7, 1), pair("absent", 0, 1), pair("absent", 0, None)])
 async def test_changing_offsets_of_an_unknown_partition_fails_without_retries(
-    kafka_broker: KafkaBroker, wanted: tuple[dict[str, Any], dict[str, Any] | None]
+    kafka_broker: KafkaBroker, wanted: tuple[dict[str, Any], dict[str, Any] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(group_offsets, "REQUEST_TIMEOUT_S", 600.0)
     kafka_broker.create_topic("t", 1)
     offsets = GroupOffsets({"bootstrap.servers": kafka_broker.bootstrap_servers})
     await offsets.alter("c", {"name": "c"}, [pair("t", 0, 1)])
     partition = f"{wanted[0]['kafka_topic']}-{wanted[0]['kafka_partition']}"
-    started = time.monotonic()
     with pytest.raises(HerderError, match=f"group connect-c, {partition}: UNKNOWN_TOPIC_OR_PARTITION"):
-        await offsets.alter("c", {"name": "c"}, [wanted])
-    assert time.monotonic() - started < 5
+        await asyncio.wait_for(offsets.alter("c", {"name": "c"}, [wanted]), 60)
 
 
 async def test_request_that_is_retried_until_its_timeout_fails_with_the_broker_error(

@@ -123,12 +123,12 @@ async def test_connection_whose_client_does_not_read_responses_is_closed_after_a
 async def test_connection_with_a_slow_body_is_not_closed_while_parts_arrive(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limit, "IDLE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection_limit, "IDLE_TIMEOUT_S", 2.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"PATCH /connectors/orders/config HTTP/1.1\r\nHost: worker\r\nContent-Length: 10\r\n\r\n")
     for byte in b'{"a":  "b"':
         writer.write(bytes([byte]))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
     assert await asyncio.wait_for(reader.readline(), 30) == b"HTTP/1.1 400 Bad Request\r\n"
     writer.close()
 

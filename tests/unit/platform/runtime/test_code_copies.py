@@ -64,7 +64,7 @@ def _copy_code_of(call: Callable[[], Any]) -> None:
 
 
 def test_code_objects_of_called_functions_are_copied_to_fewer_memory_pages() -> None:
-    subprocess.run([sys.executable, "-c", _MEASURES_PAGES], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _MEASURES_PAGES], check=True, timeout=120)
 
 
 def test_function_with_new_code_keeps_its_closure_and_its_defaults_and_its_nested_functions() -> None:

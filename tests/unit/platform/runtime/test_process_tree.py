@@ -65,5 +65,5 @@ def test_kill_descendants_does_not_kill_the_children_in_its_argument_spare() -> 
 
 def _run(program: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
     ).stdout.strip()

@@ -413,7 +413,7 @@ async def test_connector_does_not_start_in_a_shared_process_whose_channel_has_cl
         await worker.start_connector(A, {"connector.class": "C"})
         processes.hosts[0].far_end.close()
         await processes.hosts[0].channel.closed.wait()
-        await asyncio.wait_for(worker.start_connector(B, {"connector.class": "C"}), 0.5)
+        await asyncio.wait_for(worker.start_connector(B, {"connector.class": "C"}), 30)
         assert len(processes.hosts) == 2
 
 
