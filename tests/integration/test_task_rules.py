@@ -80,7 +80,7 @@ class JournalSinkTask(_Journal, SinkTask[JournalConfig]):
                     self.context.errant_record_reporter.report(record, DataError("bad"))
                 except Exception as error:
                     self.note("swallowed", str(error))
-        if self.config.mode == "slow":
+        if self.config.mode == "slow" and not os.path.exists(self.config.journal + ".fast"):
             time.sleep(0.1)
         self.note("put", batch.values, list(batch.offsets))
         if self.config.mode == "commit":
@@ -208,6 +208,11 @@ def source(worker: Worker, mode: str = "", **more: str) -> None:
     worker.create("source", {**config, **text, **more})
 
 
+def let_tasks_be_fast(worker: Worker) -> None:
+    """Let the tasks of mode "slow" no longer sleep."""
+    (worker.directory / "journal.fast").touch()
+
+
 def committed(worker: Worker) -> int | None:
     offsets = worker.request("GET", "/connectors/sink/offsets")["offsets"]
     return int(offsets[0]["offset"]["kafka_offset"]) if offsets else None
@@ -232,11 +237,11 @@ def test_sink_task_rewinds_to_its_committed_offsets_if_pre_commit_fails(worker: 
     wait_for(lambda: committed(worker) == 3, "the commit")
 
 
-def test_sink_offsets_are_committed_when_the_task_requests_a_commit(worker: Worker) -> None:
-    worker.request("GET", "/")
-    write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
-    sink(worker, "t", "commit")
-    wait_for(lambda: committed(worker) == 1, "the commit", 40)
+def test_sink_offsets_are_committed_when_the_task_requests_a_commit(shared_workers: SharedWorkers) -> None:
+    with shared_workers.acquire({"offset.flush.interval.ms": "600000"}) as worker:
+        write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
+        sink(worker, "t", "commit")
+        wait_for(lambda: committed(worker) == 1, "the commit")
 
 
 def test_sink_task_can_rewind_to_an_offset(worker: Worker) -> None:
@@ -256,28 +261,29 @@ def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
 
 
 def test_slow_sink_task_stays_in_its_group_during_a_long_put_and_while_it_is_paused(worker: Worker) -> None:
-    """The task needs 5 s to put its records, and is paused for 3 s. Both times exceed max.poll.interval.ms.
+    """The task needs 50 s to put its records if it is not told to be fast, and is paused for 3 s.
 
-    If the consumer did not poll during these times, it would have to leave its group.
+    Both times exceed max.poll.interval.ms. If the consumer did not poll during them, it would have to leave its group.
     """
-    write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(100)])
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(1000)])
     limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "2500"}
     sink(worker, "t", "slow", **limits)
 
     def put() -> list[int]:
         return [n for values, _ in entries(worker, "put") for n in values]
 
-    wait_for(lambda: len(put()) >= 4, "the first puts")
+    wait_for(lambda: len(put()) >= 60, "the puts of the first 3 s")
     worker.request("PUT", "/connectors/sink/pause")
     worker.wait_for_state("sink", "PAUSED")
     worker.wait_for_task_state("sink", 0, "PAUSED")
     paused_at = len(put())
-    assert paused_at < 50
+    assert paused_at < 1000
     time.sleep(3)  # wait for longer than max.poll.interval.ms, because only the time matters here
     assert len(put()) == paused_at
+    let_tasks_be_fast(worker)
     worker.request("PUT", "/connectors/sink/resume")
-    wait_for(lambda: len(put()) >= 100, "all records")
-    assert put() == list(range(100))
+    wait_for(lambda: len(put()) >= 1000, "all records")
+    assert put() == list(range(1000))
     assert all(len(values) <= 2 for values, _ in entries(worker, "put"))
     assert len(entries(worker, "open")) == 1
     assert entries(worker, "close") == []
@@ -286,13 +292,13 @@ def test_slow_sink_task_stays_in_its_group_during_a_long_put_and_while_it_is_pau
 def test_member_that_joins_the_group_of_a_slow_sink_task_does_not_wait_until_the_task_has_put_its_backlog(
     worker: Worker,
 ) -> None:
-    """The task needs 20 s to put its backlog, and max.poll.interval.ms gives its consumer 60 s to rejoin the group."""
+    """The task needs 200 s to put its backlog, and max.poll.interval.ms lets its consumer rejoin the group as late."""
     from confluent_kafka import Consumer
 
     topics = ["t0", "t1"]
     for topic in topics:
-        write_topic(worker.bootstrap_servers(), topic, [(None, b"%d" % n) for n in range(200)])
-    limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "60000"}
+        write_topic(worker.bootstrap_servers(), topic, [(None, b"%d" % n) for n in range(2000)])
+    limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "200000"}
     sink(worker, ",".join(topics), "slow", **limits)
     wait_for(lambda: len(entries(worker, "put")) >= 2, "the first puts")
     assigned: list[int] = []
@@ -305,7 +311,7 @@ def test_member_that_joins_the_group_of_a_slow_sink_task_does_not_wait_until_the
         started = time.monotonic()
         while not assigned:
             member.poll(0.1)
-            assert time.monotonic() - started < 10, "the member waits for the puts of the task"
+            assert time.monotonic() - started < 60, "the member waits for the puts of the task"
     finally:
         member.close()
     puts = len(entries(worker, "put"))

@@ -297,7 +297,7 @@ def test_parquet_table_contains_each_record_once_after_a_restart_of_the_query(
     assert len({(row["_kafka_partition"], row["_kafka_offset"]) for row in rows}) == 150
 
 
-def test_new_topic_that_matches_topics_regex_is_loaded_within_seconds(
+def test_new_topic_that_matches_topics_regex_is_loaded_long_before_the_default_of_metadata_max_age_ms(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     running = load(regex="late[.].*")
@@ -305,7 +305,7 @@ def test_new_topic_that_matches_topics_regex_is_loaded_within_seconds(
     produce(broker, "late.one", [envelope([field("n", "int32")], {"n": 1})])
     started = time.monotonic()
     running.until_offsets(**{"late.one": 1})
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert [row["n"] for row in rows_of(tmp_path / "late.one")] == [1]
 
 

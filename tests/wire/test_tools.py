@@ -282,12 +282,23 @@ def test_signal_after_end_of_input_makes_console_producer_report_unacknowledged_
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             producer.stdin.close()
-            time.sleep(1.5)  # the tool sends the line; the paused broker does not acknowledge it
+            wait_until(lambda: has_unread_request(broker.port, producer.pid))  # the tool has sent the line
             producer.send_signal(signal.SIGINT)
             assert producer.wait(30) == 130
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         assert b"ERROR Error when sending line 1 to topic producer-unsent: " in producer.stderr.read()
+
+
+def has_unread_request(broker_port: int, client_pid: int) -> bool:
+    """Whether a connection of the client has bytes that the broker has not read."""
+    ports = {connection.laddr.port for connection in psutil.Process(client_pid).net_connections("tcp")}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        local_port, remote_port, unread_bytes = (int(field.split(":")[1], 16) for field in (local, remote, queues))
+        if local_port == broker_port and remote_port in ports and unread_bytes:
+            return True
+    return False
 
 
 def test_console_consumer_exits_when_its_output_pipe_is_closed(broker: BrokerProcess) -> None:
@@ -613,14 +624,14 @@ def read_line(process: subprocess.Popen[bytes]) -> bytes:
     descriptor = process.stdout.fileno()
     line = b""
     while not line.endswith(b"\n"):
-        assert select.select([descriptor], [], [], 20)[0], f"only {line!r} received"
+        assert select.select([descriptor], [], [], 60)[0], f"only {line!r} received"
         byte = os.read(descriptor, 1)
         assert byte, f"the output ended after {line!r}"
         line += byte
     return line
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
