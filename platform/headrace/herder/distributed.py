@@ -69,6 +69,7 @@ STOP_TIMEOUT_S = 5.0
 Connectors and tasks stop within task.shutdown.graceful.timeout.ms.
 """
 _STATUSES_TIMEOUT_S = 2.0
+_CONFIGS_TIMEOUT_S = 1.0
 _LEAVE_TIMEOUT_S = STOP_TIMEOUT_S - CLOSE_TIMEOUT_MS / 1000
 
 
@@ -207,9 +208,15 @@ class DistributedHerder(BaseHerder):
         await self._instances.worker.close()
 
     async def _leave_group(self, stopped: Assignment) -> bool:
-        """Write the statuses of the instances that have stopped, and leave the group. Return whether it was left."""
+        """Complete changes of configurations, write the statuses of the stopped instances, and leave the group.
+
+        Return whether the group was left.
+        """
         if self._group is None:
             return True
+        with suppress(TimeoutError):  # a request that is changing a connector would fail if the clients were closed
+            async with asyncio.timeout(_CONFIGS_TIMEOUT_S):
+                await self._configs.stop()
         self._instances.put_unassigned(stopped)
         with suppress(TimeoutError):
             async with asyncio.timeout(_STATUSES_TIMEOUT_S):
@@ -218,7 +225,6 @@ class DistributedHerder(BaseHerder):
 
     async def _close_clients(self) -> None:
         await self._connector_offsets.close()
-        await self._configs.stop()
         await self._logs.stop()
         if self._cluster is not None:
             await self._cluster.close()

@@ -32,8 +32,9 @@ class KafkaConfigStore:
         return self._state.snapshot()
 
     async def stop(self) -> None:
-        """Remove the listener."""
-        self._listener = None
+        """Wait for the changes that are being written, and remove the listener."""
+        async with self._write_lock:
+            self._listener = None
 
     async def append(self, change: ConfigChange) -> int:
         """Write a change. When the listener has received the change, return the next offset of the topic.

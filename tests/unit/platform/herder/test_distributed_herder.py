@@ -250,6 +250,43 @@ def make_herder_with_running_connector(monkeypatch: pytest.MonkeyPatch) -> tuple
     return herder, worker
 
 
+async def test_stopping_worker_completes_a_change_of_a_connector_before_it_leaves_the_group_and_closes_its_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    herder, _ = make_herder_with_running_connector(monkeypatch)
+    await herder._instances.settled("c")
+    reading, may_read, order = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def read_to_end(_log: TopicLog) -> None:
+        reading.set()
+        await may_read.wait()
+
+    async def append(_log: TopicLog, _records: Any) -> None:
+        order.append("written")
+
+    async def leave() -> bool:
+        order.append("left")
+        return True
+
+    async def close() -> None:
+        order.append("closed")
+
+    monkeypatch.setattr(TopicLog, "read_to_end", read_to_end)
+    monkeypatch.setattr(TopicLog, "append", append)
+    monkeypatch.setattr(StableGroup, "stop", staticmethod(leave), raising=False)
+    monkeypatch.setattr(herder._logs, "stop", close)
+    for part in (herder._instances, herder._statuses):
+        monkeypatch.setattr(part, "stop", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(herder._instances.worker, "close", lambda: asyncio.sleep(0), raising=False)
+    change = asyncio.ensure_future(herder._configs.append(RequestRestart("c", False, False)))
+    await reading.wait()
+    stop = asyncio.ensure_future(herder.stop())
+    await asyncio.wait([stop], timeout=0.05)
+    may_read.set()
+    await asyncio.gather(change, stop)
+    assert order == ["written", "left", "closed"]
+
+
 async def test_restart_request_to_a_distributed_worker_fails_if_the_connector_fails_to_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
