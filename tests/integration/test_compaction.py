@@ -44,7 +44,7 @@ def create(address: str, topic: str, *, replicas: int = 1, **config: str) -> Non
     admin.create_topics([NewTopic(topic, 1, replicas, config=settings)])[topic].result(20)
 
 
-def wait_until(condition: Callable[[], bool], description: str, timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], description: str, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"{description}: not within {timeout_s} s"

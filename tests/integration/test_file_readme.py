@@ -13,7 +13,7 @@ import pytest
 from support.ports import free_port
 from support.worker import wait_for
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 README = ROOT / "connectors" / "headrace_connectors" / "file" / "README.md"
 ROWS = [

@@ -20,7 +20,7 @@ from support.broker import BrokerProcess
 from support.raw_client import RawClient, create_topic, fetch_request, produce_request
 from support.small_disk import fill, free, small_disk
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 DISK_BYTES = 12 * 1024 * 1024
 COUNT = 400

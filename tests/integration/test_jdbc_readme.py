@@ -17,7 +17,7 @@ from support import postgres
 from support.ports import free_port
 from support.worker import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 README = ROOT / "connectors" / "headrace_connectors" / "jdbc" / "README.md"
 TWO_ROWS = "[(1, 'tea'), (2, 'cups')]"

@@ -121,7 +121,7 @@ def total(cluster: ClusterProcess, name: str, **labels: str) -> float:
     return sum(page.get(key, 0.0) for page in pages(cluster).values())
 
 
-def await_that(holds: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+def await_that(holds: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, what

@@ -17,7 +17,7 @@ from support.ports import free_port
 from support.topics import end_offset
 from support.worker import wait_for
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 
 

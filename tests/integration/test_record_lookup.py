@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.runtime.record_lookup import Found, Position, read_record, read_records
 from headrace.testing import KafkaBroker
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def test_record_is_found_by_its_offset_unless_it_was_deleted(

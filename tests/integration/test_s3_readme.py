@@ -16,7 +16,7 @@ from support.ports import free_ports
 from support.topics import end_offset, read_topic
 from support.worker import wait_for
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 README = ROOT / "connectors" / "headrace_connectors" / "s3" / "README.md"
 

@@ -26,7 +26,7 @@ TOPIC = "again"
 PARTITIONS = 3
 CYCLES = 12
 _EARLIEST_S = 1.0
-_CREATION_S = 30.0
+_CREATION_S = 60.0
 
 
 class Clients:

@@ -46,7 +46,7 @@ def test_demo_that_was_killed_at_random_moments_completes_with_correct_tables(tm
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_worker_of_the_demo_shuts_down_cleanly_after_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     with sqlite3.connect(tmp_path / "demo" / "flights.sqlite") as database:

@@ -33,7 +33,7 @@ from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueForma
 from headrace_connectors.lakehouse.query import LoadQuery
 from headrace_connectors.lakehouse.session import SparkProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
 STRING_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 DATA = "org.apache.kafka.connect.data."
@@ -103,7 +103,7 @@ class Load:
         checkpoints.mkdir(parents=True, exist_ok=True)
         self.query.start(spark.session, start_offset, checkpoints, time.time_ns() // 1_000_000)
 
-    def until(self, condition: Callable[[dict[tuple[str, int], int]], bool], timeout_s: float = 90) -> None:
+    def until(self, condition: Callable[[dict[tuple[str, int], int]], bool], timeout_s: float = 240) -> None:
         """Wait until the reported offsets meet a condition. Raises the query's error if the query fails."""
         deadline = time.monotonic() + timeout_s
         changed = threading.Event()

@@ -104,7 +104,7 @@ class Load:
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def await_acknowledged(self, count: int, timeout_s: float = 30) -> None:
+    def await_acknowledged(self, count: int, timeout_s: float = 60) -> None:
         """Wait until `count` more records are acknowledged."""
         wanted = len(self.acknowledged) + count
         deadline = time.monotonic() + timeout_s

@@ -14,7 +14,7 @@ from pathlib import Path
 from support.ports import free_port
 
 USER, PASSWORD = "crosser", "letmepass"
-_START_S = 20.0
+_START_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from headrace_broker.records.columns import RecordColumns
 class RawClient:
     """A blocking connection. Tests can send several requests before they read the responses."""
 
-    def __init__(self, address: str, timeout_s: float = 20.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

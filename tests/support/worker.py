@@ -177,7 +177,7 @@ class Worker:
                 raise
             return None
 
-    def wait_for_state(self, name: str, state: str, timeout_s: float = 40) -> None:
+    def wait_for_state(self, name: str, state: str, timeout_s: float = 60) -> None:
         """Wait until the connector and all its tasks are in `state`. The connector must have at least one task."""
 
         def reached() -> bool:
@@ -189,7 +189,7 @@ class Worker:
 
         wait_for(reached, f"{name} is {state}", timeout_s, lambda: self.status_if_found(name))
 
-    def wait_for_task_state(self, name: str, task: int, state: str, timeout_s: float = 40) -> None:
+    def wait_for_task_state(self, name: str, task: int, state: str, timeout_s: float = 60) -> None:
         """Wait until a task is in `state`."""
 
         def reached() -> bool:
@@ -200,7 +200,7 @@ class Worker:
 
 
 def wait_for(
-    condition: Callable[[], bool], description: str, timeout_s: float = 40, explain: Callable[[], Any] = lambda: ""
+    condition: Callable[[], bool], description: str, timeout_s: float = 60, explain: Callable[[], Any] = lambda: ""
 ) -> None:
     """Wait until `condition()` is true.
 

@@ -36,7 +36,7 @@ from support.broker import BrokerProcess, running_broker
 from support.ports import free_port
 from support.proxy import TcpProxy
 
-pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.wire, pytest.mark.timeout(300)]
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -72,7 +72,7 @@ async def create_topic(address: str, name: str, partitions: int = 1, **configs: 
     await admin.close()
 
 
-async def read_all(consumer: Consumer, count: int, timeout_s: float = 20) -> list[FetchedBatch]:
+async def read_all(consumer: Consumer, count: int, timeout_s: float = 60) -> list[FetchedBatch]:
     batches: list[FetchedBatch] = []
     deadline = time.monotonic() + timeout_s
     while sum(map(len, batches)) < count:
@@ -599,7 +599,7 @@ class PolledConsumer:
         await self.consumer.close(leave_group=leave_group)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not become true"

@@ -230,7 +230,7 @@ def committed(client: AdminClient, group: str) -> dict[int, int]:
     return {partition.partition: partition.offset for partition in offsets.topic_partitions}
 
 
-def await_(condition: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
+def await_(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"

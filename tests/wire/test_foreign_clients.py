@@ -30,7 +30,7 @@ RECORDS: list[Record] = [
     for number in range(200)
     for headers in ([("trace", str(number).encode()), ("trace", b"again")] if number % 4 == 0 else [],)
 ]
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ import pytest
 
 from support.broker import BrokerProcess, running_broker
 
-pytestmark = [pytest.mark.wire, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.wire, pytest.mark.timeout(300)]
 
 Done = subprocess.CompletedProcess[str]
 

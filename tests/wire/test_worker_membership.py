@@ -17,7 +17,7 @@ from headrace_broker.client.membership_core import Generation, MembershipCore
 from headrace_broker.protocol.messages.join_group import JoinGroupResponseMember
 from support.broker import running_broker
 
-pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.wire, pytest.mark.timeout(300)]
 
 
 class Worker:
