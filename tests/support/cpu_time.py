@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from support.raw_client import RawClient
@@ -43,13 +44,20 @@ def process_cpu_s(pid: int) -> float:
     return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
+@dataclass
+class Blocking:
+    """The longest time for which other clients were blocked, in CPU times of the loop."""
+
+    loops: float = 0.0
+
+
 @contextmanager
-def not_blocked(address: str, pid: int, send: Callable[[RawClient], object], loops_max: float) -> Iterator[None]:
+def measured_blocking(address: str, pid: int, send: Callable[[RawClient], object]) -> Iterator[Blocking]:
     """Call `send` again and again from another client while the body of the `with` statement runs.
 
-    `send` sends a small request to the broker with this pid, and waits for the response. The broker may use at most the
-    CPU time of `loops_max` loops before it responds. CPU time excludes the time in which the broker waits for a
-    processor.
+    `send` sends a small request to the broker with this pid, and waits for the response. The result, which is set at
+    the end of the body, is the CPU time that the broker has used before it responded. CPU time excludes the time in
+    which the broker waits for a processor.
     """
     took_s: list[float] = []
     stop = threading.Event()
@@ -62,17 +70,25 @@ def not_blocked(address: str, pid: int, send: Callable[[RawClient], object], loo
                 took_s.append(min(time.perf_counter() - started_s, process_cpu_s(pid) - cpu_before_s))
                 stop.wait(0.005)
 
+    blocking = Blocking()
     loop_before_s = loop_cpu_s()
     prober = threading.Thread(target=probe)
     prober.start()
     try:
-        yield
+        yield blocking
     finally:
         stop.set()
         prober.join()
-    loops = max(took_s) / max(loop_before_s, loop_cpu_s())
-    print(f"other clients were blocked for the CPU time of {loops:.1f} loops")
-    assert loops < loops_max, f"other clients were blocked for the CPU time of {loops:.1f} loops"
+    blocking.loops = max(took_s) / max(loop_before_s, loop_cpu_s())
+    print(f"other clients were blocked for the CPU time of {blocking.loops:.1f} loops")
+
+
+@contextmanager
+def not_blocked(address: str, pid: int, send: Callable[[RawClient], object], loops_max: float) -> Iterator[None]:
+    """Check that the body of the `with` statement blocks other clients for less than `loops_max` loops."""
+    with measured_blocking(address, pid, send) as blocking:
+        yield
+    assert blocking.loops < loops_max, f"other clients were blocked for the CPU time of {blocking.loops:.1f} loops"
 
 
 def growth(work: Callable[[int], object], size: int) -> float:
