@@ -49,7 +49,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def producer_config(address: str, **properties: str) -> ClientConfig:
-    given = {"bootstrap.servers": address, "delivery.timeout.ms": "20000", "request.timeout.ms": "5000"}
+    given = {"bootstrap.servers": address, "delivery.timeout.ms": "120000", "request.timeout.ms": "5000"}
     return ClientConfig.from_properties({**given, **_dotted(properties)}, "producer")
 
 
@@ -516,7 +516,7 @@ async def produce_through_losses(
             result = disturb(proxy, broker, number)
             if result is not None:
                 await result
-        await producer.flush(60_000)
+        await producer.flush(120_000)
         assert all(future.exception() is None for future in futures)
         await producer.close()
         consumer = await Consumer.open(consumer_config(f"127.0.0.1:{port}"))
