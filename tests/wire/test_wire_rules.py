@@ -207,8 +207,7 @@ def test_next_request_of_a_fetch_session_completes_the_waiting_fetch_of_the_sess
     topic_id = create_topic(client, "hastened")
     wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
     request = FetchRequest(session_epoch=0, min_bytes=1, topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
-    request.max_wait_ms = 120_000
-    session_id = client.call(request, 17).session_id  # the full fetch that opens a session does not wait
+    session_id = client.call(request, 17).session_id
     assert session_id > 0
     following = FetchRequest(session_id=session_id, min_bytes=1, max_wait_ms=120_000, topics=[])
     sent = []
