@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.api.errors import DataError
-from headrace.data.java import double_text, float32, float_text, float_to_integer, wrap
+from headrace.data.java import Float32, double_text, float32, float_text, float_to_integer, wrap
 from headrace.data.logical import is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.text import java_string
@@ -46,6 +46,8 @@ def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], A
         cast = _unsupported(schema.type)
     if target is Type.STRING and schema is not None and schema.type is Type.FLOAT32:
         cast = float_text
+    if target is Type.FLOAT32 and schema is None:
+        cast = _to_schemaless_float
     base = to_base(schema) if schema is not None and is_logical(schema) and target is not Type.STRING else None
 
     def apply(value: Any) -> Any:
@@ -97,6 +99,10 @@ def _to_float(value: Any) -> float:
     return float32(_to_double(value))
 
 
+def _to_schemaless_float(value: Any) -> Float32:
+    return Float32(_to_float(value))
+
+
 def _to_boolean(value: Any) -> bool:
     if isinstance(value, str):
         return value.lower() == "true"
@@ -138,7 +144,7 @@ def _integral_part(value: Decimal) -> int:
     return int(value)
 
 
-_PLAIN_TEXT: dict[type, Callable[[Any], str]] = {str: str, int: str, float: double_text}
+_PLAIN_TEXT: dict[type, Callable[[Any], str]] = {str: str, int: str, Float32: float_text, float: double_text}
 
 
 def _out_of_range(value: Any) -> DataError:

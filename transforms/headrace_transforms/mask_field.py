@@ -10,8 +10,10 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
+from headrace.data.java import Float32
 from headrace.data.logical import is_logical
 from headrace.data.schema import Schema, Type
+from headrace.data.values import infer_type
 from headrace_transforms.casting import caster
 from headrace_transforms.key_or_value import (
     KeyOrValue,
@@ -30,6 +32,7 @@ _PURPOSE = "mask fields"
 _EMPTY: dict[type, Callable[[], Any]] = {
     bool: bool,
     int: int,
+    Float32: Float32,
     float: float,
     str: str,
     list: list,
@@ -104,14 +107,12 @@ class MaskField(KeyOrValue[MaskFieldConfig]):
             found = type_name(value, schema)
             message = f"Cannot mask value of type {found} with custom replacement."
             raise record_error(message, place_of(self.side, name), "STRING or a number", found)
-        plain = schema is not None and not is_logical(schema)
-        target = (
-            schema.type if schema is not None and plain else Type.FLOAT64 if isinstance(value, float) else Type.INT64
-        )
+        plain = None if schema is None or is_logical(schema) else schema
+        target = plain.type if plain is not None else infer_type(value) or Type.INT64
         try:
             if isinstance(value, Decimal):
                 return Decimal(replacement)
-            return caster(None, target, "the replacement")(replacement)
+            return caster(plain, target, "the replacement")(replacement)
         except (DataError, ArithmeticError):
             place, found = place_of(self.side, name), type_name(value, schema)
             expected = f"a replacement of type {'Decimal' if isinstance(value, Decimal) else target.name}"

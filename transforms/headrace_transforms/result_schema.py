@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.api.errors import DataError
+from headrace.data.java import Float32
 from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_scale, decimal_schema
 from headrace.data.schema import Schema, Type, struct
 from headrace.data.struct import Struct
@@ -19,6 +20,7 @@ from headrace.data.struct import Struct
 _SCALARS: dict[type, Schema] = {
     bool: Schema(Type.BOOLEAN, optional=True),
     int: Schema(Type.INT64, optional=True),
+    Float32: Schema(Type.FLOAT32, optional=True),
     float: Schema(Type.FLOAT64, optional=True),
     str: Schema(Type.STRING, optional=True),
     bytes: Schema(Type.BYTES, optional=True),

@@ -58,25 +58,24 @@ class FieldPartitioner(Partitioner):
 
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> list[str]:
         """Return one directory per record, from the fields of its value. `timestamps` is not used."""
-        columns = [
-            [f"{name}={'null' if value is None else self._quoted(value)}" for value in self._values(batch, name)]
-            for name in self._fields
-        ]
+        columns = [self._names(batch, name) for name in self._fields]
         return list(map(self._delimiter.join, zip(*columns, strict=True)))
 
-    def _quoted(self, value: Any) -> str:
-        """Return a value's text with percent codes for delimiters and control characters, as Hive writes them.
+    def _names(self, batch: SinkBatch, name: str) -> list[str]:
+        """Return ``name=value`` for each record."""
+        path = (name,) if _is_field(batch, name) else tuple(name.split("."))
+        schema = _field_schema(batch.value_schema, path)
+        values = (_field(value, path, "partition.field.name") for value in from_rows(batch.value_schema, batch.values))
+        return [f"{name}={self._quoted(java_string(value, schema))}" for value in values]
+
+    def _quoted(self, text: str) -> str:
+        """Return a text with percent codes for delimiters and control characters, as Hive writes them.
 
         A value therefore cannot add directories, and a line feed in it cannot change a request.
         """
-        text = java_string(value)
         if self._unsafe.search(text):
             text = self._unsafe.sub(lambda found: "".join(f"%{code:02X}" for code in found[0].encode()), text)
         return text
-
-    def _values(self, batch: SinkBatch, name: str) -> list[Any]:
-        path = (name,) if _is_field(batch, name) else tuple(name.split("."))
-        return [_field(value, path, "partition.field.name") for value in from_rows(batch.value_schema, batch.values)]
 
 
 class TimeBasedPartitioner(Partitioner):
@@ -183,6 +182,13 @@ def _is_field(batch: SinkBatch, name: str) -> bool:
     if batch.value_schema is not None:
         return any(field.name == name for field in batch.value_schema.fields)
     return any(isinstance(value, Mapping) and name in value for value in batch.values)
+
+
+def _field_schema(schema: Schema | None, path: tuple[str, ...]) -> Schema | None:
+    for name in path:
+        field = schema.field(name) if schema is not None else None
+        schema = field.schema if field is not None else None
+    return schema
 
 
 def _required_field(value: Any, path: tuple[str, ...], config_key: str) -> Any:

@@ -16,7 +16,7 @@ class SimpleHeaderConverter(HeaderConverter):
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         """Encode the value as UTF-8 text."""
-        return None if value is None else convert_to_string(value).encode("utf-8", "replace")
+        return None if value is None else convert_to_string(value, schema).encode("utf-8", "replace")
 
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
         """Infer the value from the text; bytes that are not valid UTF-8 stay bytes."""

@@ -15,9 +15,10 @@ from itertools import repeat
 from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
+from headrace.data.java import Float32
 from headrace.data.schema import INT_RANGES, Schema, Type
 
-_UNCHANGEABLE = frozenset({str, bytes, int, float, bool, type(None), Decimal, datetime})
+_UNCHANGEABLE = frozenset({str, bytes, int, float, Float32, bool, type(None), Decimal, datetime})
 _EXACT_TYPES: Mapping[Type, type] = {Type.STRING: str, Type.BYTES: bytes, **dict.fromkeys(INT_RANGES, int)}
 """The schema types whose equal values are interchangeable, and the Python types of these values."""
 _T = TypeVar("_T")

@@ -82,6 +82,15 @@ def float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+class Float32(float):
+    """A FLOAT32 value without a schema. As in Java, its text is the shortest that identifies the 32-bit float."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return float_text(self)
+
+
 def wrap(number: int, bits: int) -> int:
     """Return the lowest `bits` bits of the number as a signed number, as Java's narrowing casts of integers do."""
     half = 1 << (bits - 1)

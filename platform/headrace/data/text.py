@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from headrace.data.java import double_text, float_text, hash_map_order
+from headrace.data.java import Float32, double_text, float_text, hash_map_order
 from headrace.data.logical import is_logical
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct
@@ -26,7 +26,7 @@ def java_string(value: Any, schema: Schema | None = None) -> str:
     """Return the text of one value. If the value is a row or a FLOAT32 number, pass its schema.
 
     A row is a tuple of the field values of a struct. Without a schema, the text of a row has no field names, and a
-    Python float is formatted as FLOAT64.
+    Python float is formatted as FLOAT64, unless it is a `Float32`.
     """
     return formatter(schema)(value)
 
@@ -71,6 +71,7 @@ _BY_CLASS: dict[type, Callable[[Any], str]] = {
     str: str,
     bool: lambda value: "true" if value else "false",
     int: str,
+    Float32: float_text,
     float: double_text,
     type(None): lambda value: "null",
     dict: lambda value: _map_text(value, _text_by_class, _text_by_class),

@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from headrace.data.errors import DataError
-from headrace.data.java import double_text, float32, float_text
+from headrace.data.java import Float32, double_text, float32, float_text
 from headrace.data.java_dates import SimpleDateFormat
 from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema, timestamp_to_millis
 from headrace.data.schema import (
@@ -65,7 +65,8 @@ def _embedded_text(value: Any, schema: Schema | None = None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return float_text(value) if schema is not None and schema.type is Type.FLOAT32 else double_text(value)
+        is_single = isinstance(value, Float32) or (schema is not None and schema.type is Type.FLOAT32)
+        return float_text(value) if is_single else double_text(value)
     if isinstance(value, (int, Decimal)):
         return str(value)
     if isinstance(value, str):
@@ -76,10 +77,13 @@ def _embedded_text(value: Any, schema: Schema | None = None) -> str:
         element = None if schema is None else schema.value_schema
         return "[" + ",".join(_embedded_text(item, element) for item in value) + "]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_embedded_text(key)}:{_embedded_text(item)}" for key, item in value.items()) + "}"
+        keys, items = (None, None) if schema is None else (schema.key_schema, schema.value_schema)
+        pairs = [(_embedded_text(key, keys), _embedded_text(item, items)) for key, item in value.items()]
+        return "{" + ",".join(f"{key}:{item}" for key, item in pairs) + "}"
     if isinstance(value, Struct):
-        pairs = [(field.name, _embedded_text(value.get(field.name), field.schema)) for field in value.schema.fields]
-        return "{" + ",".join(f"{_embedded_text(name)}:{text}" for name, text in pairs) + "}"
+        fields = value.schema.fields
+        pairs = [(_embedded_text(field.name), _embedded_text(value[field.name], field.schema)) for field in fields]
+        return "{" + ",".join(f"{name}:{text}" for name, text in pairs) + "}"
     if isinstance(value, (dt.date, dt.time)):
         return iso_date_text(value)
     raise DataError(f"Failed to serialize unexpected value type {type(value).__name__}: {value}")
@@ -206,7 +210,7 @@ class _ValueParser:
             if not self._accept(",") and not self._is_next("]"):
                 raise DataError("Array elements missing ',' delimiter")
         element = _merge_schemas([item.schema for item in items])
-        values = [_convert_to_schema(element, item.value) for item in items]
+        values = [_convert_to_schema(element, item) for item in items]
         return ParsedValue(Schema(Type.ARRAY, value_schema=element), values)
 
     def _parse_map(self) -> ParsedValue:
@@ -222,10 +226,7 @@ class _ValueParser:
         key_schema = _merge_schemas([key.schema for key in keys])
         value_schema = _merge_schemas([value.schema for value in values])
         pairs = zip(keys, values, strict=True)
-        items = {
-            _convert_to_schema(key_schema, key.value): _convert_to_schema(value_schema, value.value)
-            for key, value in pairs
-        }
+        items = {_convert_to_schema(key_schema, key): _convert_to_schema(value_schema, value) for key, value in pairs}
         return ParsedValue(Schema(Type.MAP, key_schema=key_schema, value_schema=value_schema), items)
 
 
@@ -297,9 +298,12 @@ def _merge_schemas(schemas: list[Schema | None]) -> Schema | None:
     return common
 
 
-def _convert_to_schema(schema: Schema | None, value: Any) -> Any:
-    if schema is not None and value is None:
+def _convert_to_schema(schema: Schema | None, item: ParsedValue) -> Any:
+    value = item.value
+    if schema is None:
+        return Float32(value) if item.schema is FLOAT32_SCHEMA else value
+    if value is None:
         raise DataError("Unable to convert a null value to a schema that requires a value")
-    if schema is not None and isinstance(value, int) and schema.type in (Type.FLOAT32, Type.FLOAT64):
+    if isinstance(value, int) and schema.type in (Type.FLOAT32, Type.FLOAT64):
         return float(value)
     return value

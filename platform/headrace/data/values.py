@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any, cast
 
 from headrace.data.errors import DataError
+from headrace.data.java import Float32
 from headrace.data.logical import PYTHON_TYPES, TIMESTAMP_NAME
 from headrace.data.schema import INT_RANGES, Schema, Type
 
@@ -27,6 +28,7 @@ _PYTHON_CLASSES: dict[Type, tuple[type, ...]] = {
 _INFERRED_TYPES: dict[type, Type] = {
     bool: Type.BOOLEAN,
     int: Type.INT64,
+    Float32: Type.FLOAT32,
     float: Type.FLOAT64,
     str: Type.STRING,
     bytes: Type.BYTES,
@@ -39,6 +41,8 @@ _INFERRED_TYPES: dict[type, Type] = {
 
 def infer_type(value: Any) -> Type | None:
     """Infer the Connect type of a schemaless value. An int has the type INT64, and a float has the type FLOAT64.
+
+    A `Float32` has the type FLOAT32.
 
     Return None if the value has no Connect type.
     """

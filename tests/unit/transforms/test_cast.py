@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 from headrace.api.errors import ConfigErrors
+from headrace.converters.json_converter import JsonConverter
+from headrace.converters.simple_header_converter import SimpleHeaderConverter
+from headrace.converters.string_converter import StringConverter
+from headrace.data.lines import java_lines
 from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
@@ -25,7 +29,7 @@ from headrace.data.schema import (
     struct,
 )
 from headrace.data.struct import Struct
-from support.transforms import apply_to_value, make_plugin, source_batch, transform_errors
+from support.transforms import apply_to_value, make_converter, make_plugin, source_batch, transform_errors
 
 WHOLE: list[tuple[str, Schema, Any, Any]] = [
     ("int8", INT32_SCHEMA, 300, 44),
@@ -120,3 +124,42 @@ def test_cast_rejects_invalid_specs(spec: str) -> None:
 def test_cast_key_converts_the_record_key() -> None:
     batch = make_plugin("Cast$Key", spec="string").apply_batch(source_batch(["v"], keys=[7], key_schema=INT32_SCHEMA))
     assert (batch.key_schema, batch.keys) == (STRING_SCHEMA, ["7"])
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        ("9.99", "9.99"),
+        ("0.1", "0.1"),
+        (1e-4, "1.0E-4"),
+        (1e20, "1.0E20"),
+        (16777217, "1.6777216E7"),
+        ("NaN", "NaN"),
+        (1e39, "Infinity"),
+    ],
+)
+def test_cast_of_a_schemaless_value_to_float32_has_the_text_of_javas_float(number: Any, text: str) -> None:
+    schema, whole = apply_to_value(make_plugin("Cast$Value", spec="float32"), number)
+    _, fields = apply_to_value(make_plugin("Cast$Value", spec="n:float32"), {"n": number})
+    json = make_converter(JsonConverter, **{"schemas.enable": "false"})
+    quoted = f'"{text}"' if text[-1].isalpha() else text
+    assert schema is None
+    assert json.from_connect("t", None, {"n": [fields["n"]]}) == b'{"n":[%s]}' % quoted.encode()
+    assert make_converter(StringConverter).from_connect("t", None, fields) == b"{n=%s}" % text.encode()
+    assert java_lines(None, [fields, fields]) == f"{{n={text}}}\n" * 2
+    assert SimpleHeaderConverter().from_connect_header("t", "h", None, whole) == text.encode()
+    assert apply_to_value(make_plugin("Cast$Value", spec="string"), whole) == (None, text)
+
+
+def test_schemaless_float32_is_converted_to_other_types_with_its_exact_value() -> None:
+    _, value = apply_to_value(make_plugin("Cast$Value", spec="a:float32,b:float32"), {"a": "9.99", "b": 1234567890123})
+    _, value = apply_to_value(make_plugin("Cast$Value", spec="a:float64,b:int64"), value)
+    assert value == {"a": 9.989999771118164, "b": 1234567954432}
+    assert {type(item) for item in value.values()} == {float, int}
+
+
+def test_mask_field_masks_a_schemaless_float32_with_a_float32() -> None:
+    _, value = apply_to_value(make_plugin("Cast$Value", spec="a:float32"), {"a": "9.99"})
+    assert repr(apply_to_value(make_plugin("MaskField$Value", fields="a"), value)) == "(None, {'a': 0.0})"
+    replaced = apply_to_value(make_plugin("MaskField$Value", fields="a", replacement="1e10"), value)
+    assert repr(replaced) == "(None, {'a': 1.0E10})"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.api.errors import ConfigErrors, DataError, RecordErrors
 from headrace.data.headers import Headers
-from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, struct
+from headrace.data.java import float32
+from headrace.data.schema import FLOAT32_SCHEMA, INT32_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.files import Encoded, PartitionFiles
@@ -81,6 +82,12 @@ class TestPartitioners:
         assert self.directories(sink_batch([Struct(dotted, {"place.country": "it"})], dotted), **props) == [
             "place.country=it"
         ]
+
+    def test_field_partitioner_writes_a_float32_with_the_fewest_digits(self) -> None:
+        schema = struct([("place", struct([("price", FLOAT32_SCHEMA)]))])
+        place = Struct(schema.fields[0].schema, {"price": float32(9.99)})
+        props = {"partitioner__class": "FieldPartitioner", "partition__field__name": "place.price"}
+        assert self.directories(sink_batch([Struct(schema, {"place": place})], schema), **props) == ["place.price=9.99"]
 
     def test_field_partitioner_writes_the_text_null_for_a_null_field(self) -> None:
         props = {"partitioner__class": "FieldPartitioner", "partition__field__name": "name"}

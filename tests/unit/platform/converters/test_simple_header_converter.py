@@ -28,5 +28,12 @@ def test_simple_header_converter_encodes_values_as_text_and_infers_the_schemas_o
     assert converter.to_connect_header("t", "h", data) == (schema, back)
 
 
+@pytest.mark.parametrize("text", ["9.99", "[0.1,1.0E-4]", '[9.99,"x"]', '{"a":9.99}', '{"a":9.99,"b":"x"}'])
+def test_simple_header_converter_writes_float32_values_with_the_digits_that_it_read(text: str) -> None:
+    converter = SimpleHeaderConverter()
+    schema, value = converter.to_connect_header("t", "h", text.encode())
+    assert converter.from_connect_header("t", "h", schema, value) == text.encode()
+
+
 def test_simple_header_converter_decodes_invalid_utf_8_as_bytes() -> None:
     assert SimpleHeaderConverter().to_connect_header("t", "h", b"\xff\xfe") == (BYTES_SCHEMA, b"\xff\xfe")
