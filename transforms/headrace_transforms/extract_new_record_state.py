@@ -9,9 +9,9 @@ An event with neither ``before`` nor ``after`` is dropped. Debezium sends such a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from headrace.api.config import Config, Importance, key
 from headrace.data.batch import Batch
@@ -30,6 +30,11 @@ _DELETE_CODE = "d"
 
 class ExtractNewRecordStateConfig(Config):
     """Configuration of ExtractNewRecordState."""
+
+    removed_keys: ClassVar[Mapping[str, str]] = {  # as since Debezium 1.3
+        "add.source.fields": "add.fields",
+        "operation.header": "add.headers",
+    }
 
     tombstone_mode: str | None = key(
         "delete.tombstone.handling.mode",

@@ -32,7 +32,6 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
 
     without_effect: ClassVar[Mapping[str, str]] = {
         "type.name": "documents have no types",
-        "topic.index.map": "use the transform RegexRouter or topic.to.external.resource.mapping",
         "auto.create.indices.at.start": "an index is created when its first record arrives",
         "max.connection.idle.time.ms": "a connection that the server closed is opened again",
     }
@@ -357,7 +356,7 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
     index_map: str | None = key(
         "topic.index.map",
         default=None,
-        doc="Has no effect: use the transform RegexRouter or topic.to.external.resource.mapping.",
+        doc="Not supported: it must be empty. Use topic.to.external.resource.mapping or the transform RegexRouter.",
         group=_COMPAT,
     )
     auto_create: str | None = key(
@@ -406,6 +405,9 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
         for name in ("kerberos.user.principal", "kerberos.keytab.path"):
             if values.get(name):
                 yield ConfigError(name, values[name], "is not supported; remove the key")
+        if values.get("topic.index.map"):
+            reason = "is not supported; use topic.to.external.resource.mapping or the transform RegexRouter instead"
+            yield ConfigError("topic.index.map", values["topic.index.map"], reason)
         if values.get("proxy.host") and (not values.get("proxy.username")) != (values.get("proxy.password") is None):
             name = "proxy.password" if values.get("proxy.username") else "proxy.username"
             yield ConfigError(name, None, "proxy.username and proxy.password must be set together")

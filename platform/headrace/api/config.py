@@ -119,8 +119,12 @@ class Config(BaseModel):
     passthrough_prefixes: ClassVar[tuple[str, ...]] = ()
     """Prefixes of further valid keys that are not fields of the model: read them with `originals_with_prefix`."""
 
-    renamed_keys: ClassVar[Mapping[str, str]] = {}
-    """Maps each old name that is no longer accepted to the new name, for the warning about the unknown key."""
+    removed_keys: ClassVar[Mapping[str, str]] = {}
+    """Maps each old name that is no longer accepted to the new name.
+
+    A configuration that sets an old name is invalid: to ignore the key would change the data, for example expose fields
+    that the key excludes.
+    """
 
     _originals: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -128,6 +132,7 @@ class Config(BaseModel):
     def parse(cls: type[_C], props: Mapping[str, str | None]) -> _C:
         """Parse and validate a configuration. Raises ConfigErrors with all errors."""
         values, errors = config_def(cls).typed(props)
+        errors += cls._errors_of_removed_keys(props)
         errors += cls.errors_between(values)
         if errors:
             raise ConfigErrors(errors)
@@ -167,8 +172,17 @@ class Config(BaseModel):
 
     @classmethod
     def warnings(cls, props: Mapping[str, Any]) -> list[str]:
-        """Return one warning for each unknown key, with its new name or the most similar known key."""
-        return unknown_key_warnings(cls.unknown_keys(props), config_def(cls).keys, cls.renamed_keys)
+        """Return one warning for each unknown key, with the most similar known key."""
+        unknown = [name for name in cls.unknown_keys(props) if name not in cls.removed_keys]
+        return unknown_key_warnings(unknown, config_def(cls).keys)
+
+    @classmethod
+    def _errors_of_removed_keys(cls, props: Mapping[str, str | None]) -> list[ConfigError]:
+        return [
+            ConfigError(old, props[old], f"this key was removed, and ignoring it would change the data; use {new}")
+            for old, new in cls.removed_keys.items()
+            if props.get(old)
+        ]
 
     @property
     def originals(self) -> dict[str, str]:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import Any
 
 from headrace.api.errors import ConfigError, ConfigErrors, MissingConfigError
@@ -292,25 +291,21 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def nearest_names(
-    unknown: Sequence[str], known: Iterable[str], renamed: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str | None]:
-    """Return the new name in `renamed`, or else the most similar known name, for each unknown name.
+def nearest_names(unknown: Sequence[str], known: Iterable[str]) -> dict[str, str | None]:
+    """Return the most similar known name for each unknown name.
 
     If there are so many names that the comparisons would take long, return None instead of a similar name.
     """
     names = list(known)
     if len(unknown) * len(names) > COMPARISONS_MAX:
         names = []
-    return {name: renamed.get(name) or nearest(name, names) for name in unknown}
+    return {name: nearest(name, names) for name in unknown}
 
 
-def unknown_key_warnings(
-    unknown: Sequence[str], known: Iterable[str], renamed: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
-    """Return one warning for each unknown key, with its new name in `renamed` or else the most similar known key."""
+def unknown_key_warnings(unknown: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Return one warning for each unknown key, with the most similar known key."""
     warnings = []
-    for key, guess in nearest_names(unknown, known, renamed).items():
+    for key, guess in nearest_names(unknown, known).items():
         hint = f"; did you mean {guess}?" if guess else ""
         warnings.append(f"Unknown configuration key {key} is ignored{hint}")
     return warnings

@@ -197,6 +197,9 @@ def _add_section_errors(
             errors = configure_errors(section, props)
         for error in errors:
             name = section.prefix + error.key
+            if error.key in section.model.removed_keys:
+                new_name = section.prefix + section.model.removed_keys[error.key]
+                result.values[name] = ConfigValue(name, recommended_values=[new_name])
             if isinstance(error, MissingConfigError):
                 if name not in props:  # a value that is null has an error of its own
                     result.add_error(name, str(MissingConfigError(name)))
@@ -327,8 +330,8 @@ def _add_warnings(
 ) -> None:
     """Add a warning for each key that has no effect, and a recommendation for each unknown key.
 
-    An unknown key gets an entry in the result. The entry contains only the key's name and, if there is one, its new
-    name or a similar known key as the recommended value. Clients of Connect's API accept an entry without a
+    An unknown key gets an entry in the result. The entry contains only the key's name and, if there is one, a similar
+    known key as the recommended value. Clients of Connect's API accept an entry without a
     definition. The entry does not contain the configured value, because it may be a password under a misspelt key.
     """
     known, prefixes = _known_keys(result, connector_class, sections, props)
@@ -336,12 +339,7 @@ def _add_warnings(
     unused = {
         name: key for name in unknown for key in CONVERTER_KEYS if name.startswith(f"{key}.") and not props.get(key)
     }
-    renamed = {
-        section.prefix + old: section.prefix + new
-        for section in sections
-        for old, new in section.model.renamed_keys.items()
-    }
-    warnings = unknown_key_warnings([name for name in unknown if name not in unused], known, renamed)
+    warnings = unknown_key_warnings([name for name in unknown if name not in unused], known)
     if issubclass(connector_class, SourceConnector):
         warnings += [f"{name}={props[name]} {reason}" for name, reason in _WITHOUT_EFFECT.items() if props.get(name)]
         if (topic := props.get("offsets.storage.topic")) and worker and "offset.storage.topic" not in worker:
@@ -355,7 +353,7 @@ def _add_warnings(
             f"set {key} in the connector's configuration too"
         )
     result.warnings += warnings
-    for name, similar in nearest_names(unknown, known, renamed).items():
+    for name, similar in nearest_names(unknown, known).items():
         guess = unused.get(name) or similar
         result.values.setdefault(name, ConfigValue(name)).recommended_values += [guess] if guess else []
 
@@ -378,6 +376,7 @@ def _known_keys(
     prefixes += [section.prefix + prefix for section in sections for prefix in section.model.passthrough_prefixes]
     prefixes += [f"topic.creation.{group}." for group in ("default", *aliases(props, "topic.creation.groups"))]
     prefixes += [section.prefix for section in sections[1:] if section.accepts_any_key]
+    known |= {section.prefix + name for section in sections for name in section.model.removed_keys}
     configured = {section.type_key for section in sections}
     # If a converter's class was not found, its keys are not reported as unknown.
     prefixes += [f"{key}." for key in CONVERTER_KEYS if props.get(key) and key not in configured]

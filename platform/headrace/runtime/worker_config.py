@@ -90,7 +90,12 @@ class WorkerConfig:
         except ConfigErrors as found:
             errors += found.errors
             values = {name: value.value for name, value in STANDALONE.validate(properties).items()}
-        errors += _tls_errors(values, properties) + _credentials_errors(values) + _server_errors(properties)
+        errors += (
+            _tls_errors(values, properties)
+            + _credentials_errors(values)
+            + _server_errors(properties)
+            + _rest_host_errors(properties)
+        )
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, STANDALONE))
         if not values["offset.storage.file.filename"]:
@@ -112,7 +117,7 @@ class WorkerConfig:
             + _signature_errors(values)
             + _topic_errors(values)
         )
-        errors += _server_errors(properties) + _group_errors(values)
+        errors += _server_errors(properties) + _rest_host_errors(properties) + _group_errors(values)
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, DISTRIBUTED))
         with_brokers = {"bootstrap.servers": ",".join(values["bootstrap.servers"]), **properties}
@@ -172,6 +177,19 @@ def _signature_errors(values: Mapping[str, Any]) -> list[ConfigError]:
     if values.get(key) in permitted:
         return []
     return [ConfigError(key, values.get(key), "inter.worker.verification.algorithms must contain this algorithm")]
+
+
+def _rest_host_errors(properties: Mapping[str, str]) -> list[ConfigError]:
+    """Reject a REST host without `listeners`: to ignore the host would open the REST API on all addresses."""
+    host = properties.get("rest.host.name", "").strip()
+    if not host or properties.get("listeners", "").strip():
+        return []
+    port = properties.get("rest.port", "").strip() or "8083"
+    reason = (
+        "this key was removed in Kafka 3.0, and without it the REST API would accept connections on all addresses; set "
+        f"listeners=http://{host}:{port}"
+    )
+    return [ConfigError("rest.host.name", host, reason)]
 
 
 def _server_errors(properties: Mapping[str, str]) -> list[ConfigError]:

@@ -239,6 +239,7 @@ def test_retry_backoff_of_bulk_requests_doubles_up_to_one_day() -> None:
         ({"proxy.host": "p", "proxy.username": "u"}, "proxy.password"),
         ({"proxy.host": "p", "proxy.password": "s"}, "proxy.username"),
         ({"elastic.security.protocol": "SSL"}, "connection.url"),
+        ({"topic.index.map": "orders:private"}, "topic.index.map"),
         ({"write.method": "UPSERT", "key.ignore": "true"}, "key.ignore"),
         ({"external.resource.usage": "INDEX"}, "topic.to.external.resource.mapping"),
         (
@@ -261,7 +262,6 @@ def test_error_for_an_invalid_elasticsearch_configuration_names_the_key(props: d
     ("key", "reason"),
     [
         ("type.name", "documents have no types"),
-        ("topic.index.map", "use the transform RegexRouter or topic.to.external.resource.mapping"),
         ("auto.create.indices.at.start", "an index is created when its first record arrives"),
         ("max.connection.idle.time.ms", "a connection that the server closed is opened again"),
     ],

@@ -12,11 +12,12 @@ from headrace.api.config import Config, Password, key
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.converter import Converter
-from headrace.api.errors import ConnectError
+from headrace.api.errors import ConfigErrors, ConnectError
 from headrace.api.task import SinkTask, SourceTask
 from headrace.api.transform import Transformation
 from headrace.plugins.registry import PluginNotFoundError
 from headrace.plugins.validation import Validation, plugin_config, validate_connector
+from support.transforms import make_plugin
 
 
 class _SourceConfig(Config):
@@ -154,16 +155,30 @@ def test_validation_reports_errors_in_the_configuration_of_transforms_and_predic
     assert result.definitions["transforms.A.field"].group == "Transforms: A"
 
 
-def test_warning_about_the_old_name_of_a_key_recommends_the_new_name() -> None:
+def test_removed_key_whose_neglect_would_expose_data_is_an_error_that_names_the_new_key() -> None:
     result = validate(
         ExampleSource, table="t", transforms="r", transforms__r__type="ReplaceField$Value",
         transforms__r__blacklist="a", transforms__r__whitelist="b",
     )  # fmt: skip
-    assert result.warnings == [
-        "Unknown configuration key transforms.r.blacklist is ignored; did you mean transforms.r.exclude?",
-        "Unknown configuration key transforms.r.whitelist is ignored; did you mean transforms.r.include?",
+    assert result.warnings == []
+    assert result.errors == [
+        f"Invalid value {value} for configuration transforms.r.{old}: this key was removed, and ignoring it would "
+        f"change the data; use {new}"
+        for value, old, new in (("a", "blacklist", "exclude"), ("b", "whitelist", "include"))
     ]
     assert result.values["transforms.r.blacklist"].recommended_values == ["transforms.r.exclude"]
+    with pytest.raises(ConfigErrors, match=r"blacklist.*use exclude"):
+        make_plugin("ReplaceField$Value", blacklist="a")
+
+
+@pytest.mark.parametrize(("old", "new"), [("add.source.fields", "add.fields"), ("operation.header", "add.headers")])
+def test_keys_that_debezium_removed_from_extract_new_record_state_are_errors(old: str, new: str) -> None:
+    with pytest.raises(ConfigErrors, match=f"{old}.*use {new}"):
+        make_plugin("ExtractNewRecordState", **{old: "true"})
+
+
+def test_removed_key_with_an_empty_value_is_accepted() -> None:
+    make_plugin("ReplaceField$Value", blacklist="")
 
 
 def test_validation_reports_an_error_that_the_configure_method_of_a_transform_raises() -> None:

@@ -58,6 +58,7 @@ def test_unknown_worker_keys_cause_warnings_with_suggestions() -> None:
     ("key", "reason"),
     [
         ("internal.key.converter", "removed"),
+        ("rest.port", "use listeners"),
         ("group.id", "distributed"),
         ("config.storage.topic", "distributed"),
         ("exactly.once.source.support", "distributed"),
@@ -71,6 +72,15 @@ def test_worker_config_keys_without_effect_cause_warnings_with_reasons(key: str,
     (warning,) = WorkerConfig.standalone({**MINIMUM, key: "x"}).warnings
     assert key in warning
     assert reason in warning
+
+
+def test_worker_with_the_removed_key_rest_host_name_starts_only_with_listeners() -> None:
+    """Without this error, the worker would open its REST API on all addresses, and not only on the configured one."""
+    removed = {**MINIMUM, "rest.host.name": "127.0.0.1", "rest.port": "8090"}
+    with pytest.raises(ConfigErrors, match=r"rest\.host\.name.*set listeners=http://127\.0\.0\.1:8090"):
+        WorkerConfig.standalone(removed)
+    warnings = WorkerConfig.standalone({**removed, "listeners": "http://127.0.0.1:8090"}).warnings
+    assert any("rest.host.name" in warning for warning in warnings)
 
 
 DISTRIBUTED = {
