@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -54,6 +54,7 @@ class ReplaceField(KeyOrValue[ReplaceFieldConfig]):
         self._exclude = frozenset(config.exclude)
         self._include = frozenset(config.include)
         self._renames = dict(mapping.split(":") for mapping in config.renames)
+        self._new_names = frozenset(self._renames.values())
         self._replace_null = config.replace_null_with_default
         self._plans = SchemaCache(self._plan)
 
@@ -79,10 +80,23 @@ class ReplaceField(KeyOrValue[ReplaceFieldConfig]):
             updated, convert = self._plans(schema)
             return updated, convert(values)
         require_maps(values, _PURPOSE, self.side)
-        keeps, renames = self._keeps, self._renames
+        exclude, include, renames, new_names = self._exclude, self._include, self._renames, self._new_names
         return None, [
-            {renames.get(name, name): item for name, item in value.items() if keeps(name)} for value in values
+            {
+                renames.get(name, name): item
+                for name, item in value.items()
+                if name not in exclude and (not include or name in include)  # `_keeps`, without a call for each field
+            }
+            if not new_names or new_names.isdisjoint(value)
+            else {renames.get(name, name): value[name] for name in self._kept_names(value)}
+            for value in values
         ]
+
+    def _kept_names(self, names: Collection[str]) -> list[str]:
+        """Return the old names of the fields that a map keeps. A renamed field replaces a field with its new name."""
+        kept = list(filter(self._keeps, names))
+        replaced = {new for old, new in self._renames.items() if old in kept} - self._renames.keys()
+        return [name for name in kept if name not in replaced]
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Remove and rename columns. Returns None if null fields must be replaced with defaults."""
@@ -92,10 +106,10 @@ class ReplaceField(KeyOrValue[ReplaceFieldConfig]):
             if self._replace_null and row_defaults(schema):
                 return None
             schema, _ = self._plans(schema)
+        columns = dict(zip(values.names, values.columns, strict=True))
         kept = Columns((), (), len(values), is_maps=values.is_maps)
-        for name, column in zip(values.names, values.columns, strict=True):
-            if self._keeps(name):
-                kept = kept.put(self._renames.get(name, name), column)
+        for name in self._kept_names(columns):
+            kept = kept.put(self._renames.get(name, name), columns[name])
         return schema, kept
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.api.errors import ConfigErrors
+from headrace.data.columns import Columns
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_INT32_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
 from support.transforms import apply_to_value, make_plugin, source_batch, transform_errors
@@ -60,3 +61,22 @@ def test_replace_field_rejects_invalid_configuration() -> None:
     with pytest.raises(ConfigErrors) as caught:
         make_plugin("ReplaceField$Value", include="a,a", exclude="b,,c", renames="a:b:c")
     assert len(caught.value.errors) == 3
+
+
+@pytest.mark.parametrize(
+    ("renames", "value", "expected"),
+    [
+        ("a:b", {"a": 1, "b": 2}, {"b": 1}),
+        ("a:b", {"b": 2, "a": 1}, {"b": 1}),
+        ("a:b", {"b": 2}, {"b": 2}),
+        ("a:b,b:a", {"a": 1, "b": 2}, {"b": 1, "a": 2}),
+        ("a:b,b:c", {"c": 3, "b": 2, "a": 1}, {"c": 2, "b": 1}),
+    ],
+)
+def test_renamed_field_of_a_map_replaces_a_field_that_has_the_new_name(
+    renames: str, value: dict[str, int], expected: dict[str, int]
+) -> None:
+    replace = make_plugin("ReplaceField$Value", renames=renames)
+    assert apply_to_value(replace, value) == (None, expected)
+    columns = Columns(list(value), [[item] for item in value.values()], 1, is_maps=True)
+    assert replace.apply_batch(source_batch([value]).replace(values=columns)).values == [expected]
