@@ -23,10 +23,10 @@ from headrace.data.json_values import EncodingOptions, to_json
 from headrace.data.logical import DATE_NAME, MILLIS_PER_DAY
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct
+from headrace_connectors.common.null_replacement import replaces_null_with_default
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.rejected_fields import type_name
 
-_OPTIONS = EncodingOptions(numeric_decimals=True)
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _encode = msgspec.json.encode
 _KEY_TYPES = (Type.STRING, Type.INT8, Type.INT16, Type.INT32, Type.INT64)
@@ -75,22 +75,25 @@ def encode_batch(batch: SinkBatch, target: str, config: ElasticsearchSinkConfig)
     return Result(encoded, errors)
 
 
-def document_encoder(schema: Schema | None, compact_maps: bool) -> Callable[[list[Any]], list[bytes]]:
+def document_encoder(
+    schema: Schema | None, compact_maps: bool, replaces_null: bool
+) -> Callable[[list[Any]], list[bytes]]:
     """Return a function that encodes values with this schema. It raises RecordErrors with all rejected values.
 
     If `compact_maps` is true, a map with string keys becomes an object. Any other map becomes a list of objects
-    with `key` and `value`.
+    with `key` and `value`. If `replaces_null` is true, the default of a field replaces null.
     """
+    options = EncodingOptions(numeric_decimals=True, replace_null_with_default=replaces_null)
     if schema is not None and schema.type not in (Type.STRUCT, Type.MAP):
         return _reject
     if schema is None or not _needs_conversion(schema):
-        return lambda values: _encode_plain(schema, values)
+        return lambda values: _encode_plain(schema, values, options)
 
     def encode(values: list[Any]) -> list[bytes]:
         texts, errors = [], dict[int, Exception]()
         for at, value in enumerate(values):
             try:
-                texts.append(encode_tree(_tree(schema, value, compact_maps)))
+                texts.append(encode_tree(_tree(schema, value, compact_maps, options)))
             except (DataError, UnicodeEncodeError, OverflowError, RecursionError, TypeError, ValueError) as error:
                 errors[at] = DataError(f"The value cannot become a document: {error}")
         if errors:
@@ -104,7 +107,7 @@ def _reject(values: list[Any]) -> list[bytes]:
     raise RecordErrors({at: _not_an_object(None, value) for at, value in enumerate(values)})
 
 
-def _encode_plain(schema: Schema | None, values: list[Any]) -> list[bytes]:
+def _encode_plain(schema: Schema | None, values: list[Any], options: EncodingOptions) -> list[bytes]:
     errors: dict[int, Exception] = {
         at: _not_an_object(schema, value)
         for at, value in enumerate(values)
@@ -112,7 +115,7 @@ def _encode_plain(schema: Schema | None, values: list[Any]) -> list[bytes]:
     }
     if errors:
         raise RecordErrors(errors)
-    return encode_list(schema, values, _OPTIONS)
+    return encode_list(schema, values, options)
 
 
 def _not_an_object(schema: Schema | None, value: Any) -> DataError:
@@ -132,32 +135,33 @@ def _needs_conversion(schema: Schema) -> bool:
     return any(map(_needs_conversion, parts))
 
 
-def _tree(schema: Schema, value: Any, compact_maps: bool) -> Any:
-    if value is None and schema.default is not None:
+def _tree(schema: Schema, value: Any, compact_maps: bool, options: EncodingOptions) -> Any:
+    if value is None and schema.default is not None and options.replace_null_with_default:
         value = schema.default
     if value is None:
-        return to_json(schema, None, _OPTIONS)
+        return to_json(schema, None, options)
     if schema.name == DATE_NAME and isinstance(value, dt.date):
         return (value.toordinal() - _EPOCH) * MILLIS_PER_DAY
     if schema.type is Type.STRUCT:
         row = value.row if isinstance(value, Struct) else value
         return {
-            field.name: _tree(field.schema, item, compact_maps) for field, item in zip(schema.fields, row, strict=True)
+            field.name: _tree(field.schema, item, compact_maps, options)
+            for field, item in zip(schema.fields, row, strict=True)
         }
     if schema.type is Type.ARRAY:
         assert schema.value_schema is not None
-        return [_tree(schema.value_schema, item, compact_maps) for item in value]
+        return [_tree(schema.value_schema, item, compact_maps, options) for item in value]
     if schema.type is Type.MAP:
         assert schema.key_schema is not None
         assert schema.value_schema is not None
         keys, values = schema.key_schema, schema.value_schema
         if compact_maps and keys.type is Type.STRING:
-            return {name: _tree(values, item, compact_maps) for name, item in value.items()}
+            return {name: _tree(values, item, compact_maps, options) for name, item in value.items()}
         return [
-            {"key": _tree(keys, name, compact_maps), "value": _tree(values, item, compact_maps)}
+            {"key": _tree(keys, name, compact_maps, options), "value": _tree(values, item, compact_maps, options)}
             for name, item in value.items()
         ]
-    return to_json(schema, value, _OPTIONS)
+    return to_json(schema, value, options)
 
 
 def _documents(
@@ -172,7 +176,8 @@ def _documents(
     if isinstance(kept, JsonTexts) and not config.is_upsert:
         found = {at: kept.texts[at] for at in positions}
         return _with_timestamps(batch, found, config) if config.is_data_stream else found
-    encode = document_encoder(batch.value_schema, config.compact_map_entries)
+    replaces_null = replaces_null_with_default(config, "value.converter")
+    encode = document_encoder(batch.value_schema, config.compact_map_entries, replaces_null)
     values = batch.values
     while positions:
         try:

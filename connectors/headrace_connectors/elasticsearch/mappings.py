@@ -24,39 +24,42 @@ _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above
 _OPTIONS = EncodingOptions(numeric_decimals=True)
 
 
-def mapping_of(schema: Schema, compact_maps: bool) -> dict[str, Any]:
+def mapping_of(schema: Schema, compact_maps: bool, replaces_null: bool) -> dict[str, Any]:
     """Return the mapping of a field with this schema, or of a whole document with this schema.
 
     If `compact_maps` is true, a map with string keys is an object. Any other map is a list of objects with
-    `key` and `value`.
+    `key` and `value`. If `replaces_null` is true, the server searches for the default of a field that is null.
     """
     logical = _LOGICAL_TYPES.get(schema.name or "")
     if logical is not None:
-        return _with_default({"type": logical}, schema)
+        return _with_default({"type": logical}, schema, replaces_null)
     if schema.type is Type.STRUCT:
-        return {"properties": {field.name: mapping_of(field.schema, compact_maps) for field in schema.fields}}
+        return {
+            "properties": {field.name: mapping_of(field.schema, compact_maps, replaces_null) for field in schema.fields}
+        }
     if schema.type is Type.ARRAY:
         assert schema.value_schema is not None
-        return mapping_of(schema.value_schema, compact_maps)
+        return mapping_of(schema.value_schema, compact_maps, replaces_null)
     if schema.type is Type.MAP:
         assert schema.key_schema is not None
         assert schema.value_schema is not None
         if compact_maps and schema.key_schema.type is Type.STRING:
             return {"type": "object"}
         parts = {"key": schema.key_schema, "value": schema.value_schema}
-        return {"properties": {name: mapping_of(part, compact_maps) for name, part in parts.items()}}
+        return {"properties": {name: mapping_of(part, compact_maps, replaces_null) for name, part in parts.items()}}
     if schema.type is Type.STRING:
         return dict(_TEXT)
-    return _with_default({"type": _TYPES[schema.type]}, schema)
+    return _with_default({"type": _TYPES[schema.type]}, schema, replaces_null)
 
 
-def _with_default(mapping: dict[str, Any], schema: Schema) -> dict[str, Any]:
+def _with_default(mapping: dict[str, Any], schema: Schema, replaces_null: bool) -> dict[str, Any]:
     """Add the schema's default as `null_value`: the server indexes this value instead of null.
 
-    Binary fields get no `null_value`, because they do not support it.
+    Without `replaces_null`, the mapping does not change. Binary fields get no `null_value`, because they do not
+    support it.
     """
     default = schema.default
-    if default is None or mapping["type"] == "binary":
+    if default is None or not replaces_null or mapping["type"] == "binary":
         return mapping
     if schema.name == DECIMAL_NAME:
         return mapping | {"null_value": float(default)}

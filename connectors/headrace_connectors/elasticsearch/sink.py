@@ -24,6 +24,7 @@ from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.error_tolerance import tolerates_errors
+from headrace_connectors.common.null_replacement import replaces_null_with_default
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.documents import encode_batch
 from headrace_connectors.elasticsearch.mappings import mapping_of
@@ -240,7 +241,9 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
                     f"The values of topic {batch.topic} have no schema, so the sink cannot create a mapping for the "
                     f"index {target}; set schema.ignore=true"
                 )
-            mapping = mapping_of(batch.value_schema, config.compact_map_entries)
+            mapping = mapping_of(
+                batch.value_schema, config.compact_map_entries, replaces_null_with_default(config, "value.converter")
+            )
             if "properties" in mapping:
                 self._client.put_mapping(target, msgspec.json.encode(mapping))
         self._with_mapping.add(target)

@@ -16,6 +16,7 @@ from headrace.data.json_encoding import encode_list
 from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import Schema
 from headrace.data.value_text import convert_to_string
+from headrace_connectors.common.null_replacement import replaces_null_with_default
 from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.spool import Spool
 
@@ -108,11 +109,12 @@ def encoder_for(class_name: str, config: S3SinkConfig, converter: str = "value.c
         # Without keys and headers, such records are written for other programs, as by Confluent's sink.
         rejected = _bytes_separator(config) if config.store_keys or config.store_headers else b""
         return lambda schema, values: _encode_bytes(values, rejected, converter)
+    replaces_null = replaces_null_with_default(config, converter)
     if name == "parquet":
         from headrace_connectors.s3.parquet import encode_rows  # imports PyArrow, which is slow
 
-        return encode_rows
-    options = EncodingOptions(numeric_decimals=config.json_decimal_format.upper() == "NUMERIC")
+        return lambda schema, values: encode_rows(schema, values, replaces_null)
+    options = EncodingOptions(config.json_decimal_format.upper() == "NUMERIC", replaces_null)
     return lambda schema, values: encode_list(schema, list(values), options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from headrace.data.json_encoding import encode_schema
 from headrace.data.json_values import EncodingOptions
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME, scale_of
 from headrace.data.schema import Schema, Type
+from headrace.data.struct import row_converter
 from headrace_connectors.common.parquet_rows import SCHEMA_METADATA
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.formats import FileFormat
@@ -52,8 +53,11 @@ class ArrowRows(Sequence[Any]):
         return ArrowRows(self.batch.slice(start, stop - start))
 
 
-def encode_rows(schema: Schema | None, values: Sequence[Any]) -> Sequence[Any]:
-    """Return rows as an Arrow batch. Raises RecordErrors with all rows that Parquet cannot represent."""
+def encode_rows(schema: Schema | None, values: Sequence[Any], replaces_null: bool) -> Sequence[Any]:
+    """Return rows as an Arrow batch. Raises RecordErrors with all rows that Parquet cannot represent.
+
+    If `replaces_null` is true, the default of a field replaces null.
+    """
     if schema is None or schema.type is not Type.STRUCT:
         found = "values without a schema" if schema is None else f"values of type {schema.type.name}"
         error = DataError(f"ParquetFormat needs structs with a schema, found {found}")
@@ -62,22 +66,66 @@ def encode_rows(schema: Schema | None, values: Sequence[Any]) -> Sequence[Any]:
         arrow = arrow_schema(schema)
     except DataError as error:
         raise RecordErrors(dict.fromkeys(range(len(values)), error)) from None
+    fills = _column_fillers(schema) if replaces_null else {}
     try:
-        return _encode(arrow, values)
+        return _encode(arrow, values, fills)
     except DataError:
         errors: dict[int, Exception] = {}
         for index, value in enumerate(values):
             try:
-                _encode(arrow, [value])
+                _encode(arrow, [value], fills)
             except DataError as error:
                 errors[index] = error
         raise RecordErrors(errors) from None
 
 
-def _encode(schema: pa.Schema, rows: Sequence[Any]) -> ArrowRows:
-    columns = list(zip(*rows, strict=True))
+def _encode(schema: pa.Schema, rows: Sequence[Any], fills: _ColumnFillers) -> ArrowRows:
+    columns: list[Any] = list(zip(*rows, strict=True))
+    for index, (is_primitive, fill) in fills.items():
+        if not is_primitive or None in columns[index]:
+            columns[index] = list(map(fill, columns[index]))
     arrays = [_array(field, values) for field, values in zip(schema, columns, strict=True)]
     return ArrowRows(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+_ColumnFillers = dict[int, tuple[bool, Callable[[Any], Any]]]
+
+
+@lru_cache(maxsize=1000)
+def _column_fillers(schema: Schema) -> _ColumnFillers:
+    """Return, for each column that may contain defaults: (whether its type is primitive, `_default_filler`)."""
+    fills = [(field, _default_filler(field.schema)) for field in schema.fields]
+    return {field.index: (field.schema.type.is_primitive, fill) for field, fill in fills if fill is not None}
+
+
+def _default_filler(schema: Schema) -> Callable[[Any], Any] | None:
+    """Return a function that replaces null with the default in a value of this schema and in its parts.
+
+    Return None if the schema contains no default.
+    """
+    default = row_converter(schema)(schema.default)
+    fill_parts = _parts_filler(schema)
+    if default is None:
+        return None if fill_parts is None else lambda value: None if value is None else fill_parts(value)
+    if fill_parts is None:
+        return lambda value: default if value is None else value
+    return lambda value: fill_parts(default if value is None else value)
+
+
+def _parts_filler(schema: Schema) -> Callable[[Any], Any] | None:
+    """Return a function that replaces null with defaults in the parts of a value that is not null, or None."""
+    if schema.type is Type.STRUCT:
+        fills = {field.index: _default_filler(field.schema) for field in schema.fields}
+        found = {index: fill for index, fill in fills.items() if fill is not None}
+        if not found:
+            return None
+        return lambda row: tuple(found[at](item) if at in found else item for at, item in enumerate(row))
+    item_fill = None if schema.value_schema is None else _default_filler(schema.value_schema)
+    if item_fill is None:
+        return None
+    if schema.type is Type.ARRAY:
+        return lambda items: list(map(item_fill, items))
+    return lambda items: {key: item_fill(item) for key, item in items.items()}
 
 
 @lru_cache(maxsize=1000)

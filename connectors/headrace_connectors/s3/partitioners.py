@@ -15,8 +15,9 @@ from typing import Any
 from headrace.api.errors import DataError
 from headrace.data.batch import SinkBatch
 from headrace.data.schema import Schema
-from headrace.data.struct import from_rows
+from headrace.data.struct import Struct, from_rows
 from headrace.data.text import java_string
+from headrace_connectors.common.null_replacement import replaces_null_with_default
 from headrace_connectors.s3.config import S3SinkConfig, extractor_name, partitioner_name
 from headrace_connectors.s3.joda import JodaFormat
 
@@ -51,8 +52,9 @@ class DefaultPartitioner(Partitioner):
 class FieldPartitioner(Partitioner):
     """Returns directories that contain ``field=value`` for each field of ``partition.field.name``."""
 
-    def __init__(self, fields: Sequence[str], delimiter: str) -> None:
+    def __init__(self, fields: Sequence[str], delimiter: str, replaces_null: bool) -> None:
         self._fields = fields
+        self._replaces_null = replaces_null
         self._delimiter = delimiter
         self._unsafe = re.compile(f"[\\x00-\\x1f\\x7f]|{re.escape(delimiter)}")
 
@@ -65,7 +67,8 @@ class FieldPartitioner(Partitioner):
         """Return ``name=value`` for each record."""
         path = (name,) if _is_field(batch, name) else tuple(name.split("."))
         schema = _field_schema(batch.value_schema, path)
-        values = (_field(value, path, "partition.field.name") for value in from_rows(batch.value_schema, batch.values))
+        structs = from_rows(batch.value_schema, batch.values)
+        values = (_field(value, path, "partition.field.name", self._replaces_null) for value in structs)
         return [f"{name}={self._quoted(java_string(value, schema))}" for value in values]
 
     def _quoted(self, text: str) -> str:
@@ -128,7 +131,7 @@ def partitioner_for(config: S3SinkConfig) -> Partitioner:
     """Return the configured partitioner."""
     name = partitioner_name(config.partitioner_class)
     if name == "Field":
-        return FieldPartitioner(config.partition_fields, config.directory_delimiter)
+        return FieldPartitioner(config.partition_fields, config.directory_delimiter, _replaces_null(config))
     if name == "TimeBased":
         path = config.path_format.removesuffix(config.directory_delimiter)  # Confluent's partitioner removes it, too
         return TimeBasedPartitioner(config.partition_duration_ms, path, config.zone)
@@ -165,8 +168,9 @@ def timestamps_of(config: S3SinkConfig) -> Callable[[SinkBatch, int], list[int]]
     if extractor == "record":
         return lambda batch, now_ms: [_required(timestamp, batch) for timestamp in batch.timestamp_list()]
     path = tuple(config.timestamp_field.split("."))
+    replaces_null = _replaces_null(config)
     return lambda batch, now_ms: [
-        _to_ms(_required_field(value, path, "timestamp.field"), path)
+        _to_ms(_required_field(value, path, "timestamp.field", replaces_null), path)
         for value in from_rows(batch.value_schema, batch.values)
     ]
 
@@ -191,21 +195,26 @@ def _field_schema(schema: Schema | None, path: tuple[str, ...]) -> Schema | None
     return schema
 
 
-def _required_field(value: Any, path: tuple[str, ...], config_key: str) -> Any:
-    found = _field(value, path, config_key)
+def _replaces_null(config: S3SinkConfig) -> bool:
+    return replaces_null_with_default(config, "value.converter")
+
+
+def _required_field(value: Any, path: tuple[str, ...], config_key: str, replaces_null: bool) -> Any:
+    found = _field(value, path, config_key, replaces_null)
     if found is None:
         raise DataError(f"{config_key}: field {'.'.join(path)} is null")
     return found
 
 
-def _field(value: Any, path: tuple[str, ...], config_key: str) -> Any:
+def _field(value: Any, path: tuple[str, ...], config_key: str, replaces_null: bool) -> Any:
+    """Return the field at a path. If `replaces_null` is true, return the default of a null field of a struct."""
     for name in path:
         if not isinstance(value, Mapping):
             raise DataError(f"{config_key}: value must be a struct or map to contain {'.'.join(path)}, found: "
                             f"{type(value).__name__}")  # fmt: skip
         if name not in value:
             raise DataError(f"{config_key}: field {'.'.join(path)} does not exist in the value")
-        value = value[name]
+        value = value[name] if replaces_null or not isinstance(value, Struct) else value.get_without_default(name)
     return value
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.api.config_def import to_text
 from headrace.api.connector import Connector
 from headrace.api.errors import ConfigError, ConfigErrors
-from headrace.api.task import Task
+from headrace.api.task import SinkTask, Task
 from headrace.metrics import logs
 from headrace.plugins import registry
 from headrace.plugins.plugin_sections import (
@@ -66,9 +66,22 @@ class Plugins:
         return registry.find("connector", self.connector_config["connector.class"]).task_class
 
     def start_task(self, task: Task) -> None:
-        """Parse the task's configuration and start the task. Raises ConfigErrors and any error of `start`."""
-        task.config = task.config_model.parse(self.task_config)
+        """Parse the task's configuration and start the task. Raises ConfigErrors and any error of `start`.
+
+        The originals of a sink's configuration contain the settings of its converters, also of the worker's converters.
+        """
+        properties = self.task_config
+        if isinstance(task, SinkTask):
+            properties = {**properties, **self._converter_settings()}
+        task.config = task.config_model.parse(properties)
         task.start(task.config)
+
+    def _converter_settings(self) -> dict[str, str]:
+        settings: dict[str, str] = {}
+        for key in ("key.converter", "value.converter"):
+            level = self.connector_config if self.connector_config.get(key) else self.worker
+            settings |= {name: text for name, text in level.items() if name == key or name.startswith(f"{key}.")}
+        return settings
 
     def make_converters(self) -> Converters:
         """Create the key, value and header converters. Raises ConfigErrors."""

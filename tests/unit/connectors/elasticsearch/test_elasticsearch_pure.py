@@ -18,6 +18,7 @@ from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, map_of, struct
 from headrace.data.struct import Struct
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.documents import Result, encode_batch
+from headrace_connectors.elasticsearch.mappings import mapping_of
 from headrace_connectors.elasticsearch.names import data_stream_name, index_name
 from headrace_connectors.elasticsearch.rejected_fields import type_name
 from headrace_connectors.elasticsearch.responses import Verdict, backoff_ms, indexes_to_retry, outcomes_of
@@ -158,6 +159,19 @@ def test_dates_are_written_as_milliseconds_and_maps_as_objects_or_arrays() -> No
     assert lines(encode([row], ["k"], schema))[1] == {"day": 86400000, "m": {"a": 1}}
     found = lines(encode([row], ["k"], schema, compact__map__entries="false"))[1]
     assert found["m"] == [{"key": "a", "value": 1}]
+
+
+@pytest.mark.parametrize(("replaced", "expected"), [("true", 7), ("false", None)])
+def test_null_field_with_a_default_is_stored_as_the_value_converters_configuration_says(
+    replaced: str, expected: int | None
+) -> None:
+    optional = INT32_SCHEMA.replace(optional=True, default=7)
+    for other in (INT32_SCHEMA, DATE_SCHEMA):  # the sink itself converts structs with dates
+        schema = struct([("n", optional), ("other", other.replace(optional=True))])
+        result = encode([(None, None)], ["k"], schema, value__converter__replace__null__with__default=replaced)
+        assert lines(result)[1] == {"n": expected, "other": None}
+    mapping = mapping_of(schema, compact_maps=True, replaces_null=replaced == "true")["properties"]["n"]
+    assert mapping == ({"type": "integer", "null_value": 7} if expected else {"type": "integer"})
 
 
 def test_line_breaks_in_keys_and_values_do_not_add_actions_to_the_bulk_request() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.api.errors import ConfigErrors, DataError, RecordErrors
 from headrace.data.headers import Headers
 from headrace.data.java import float32
-from headrace.data.schema import FLOAT32_SCHEMA, INT32_SCHEMA, STRING_SCHEMA, struct
+from headrace.data.schema import FLOAT32_SCHEMA, INT32_SCHEMA, STRING_SCHEMA, array, struct
 from headrace.data.struct import Struct
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.files import Encoded, PartitionFiles
@@ -88,6 +89,16 @@ class TestPartitioners:
         place = Struct(schema.fields[0].schema, {"price": float32(9.99)})
         props = {"partitioner__class": "FieldPartitioner", "partition__field__name": "place.price"}
         assert self.directories(sink_batch([Struct(schema, {"place": place})], schema), **props) == ["place.price=9.99"]
+
+    @pytest.mark.parametrize(("replaced", "text"), [("true", "7"), ("false", "null")])
+    def test_field_partitioner_replaces_null_with_the_default_as_the_value_converters_configuration_says(
+        self, replaced: str, text: str
+    ) -> None:
+        schema = struct([("n", INT32_SCHEMA.replace(optional=True, default=7))])
+        props = {"partitioner__class": "FieldPartitioner", "partition__field__name": "n"}
+        batch = sink_batch([Struct(schema)], schema)
+        found = self.directories(batch, value__converter__replace__null__with__default=replaced, **props)
+        assert found == [f"n={text}"]
 
     def test_field_partitioner_writes_the_text_null_for_a_null_field(self) -> None:
         props = {"partitioner__class": "FieldPartitioner", "partition__field__name": "name"}
@@ -366,6 +377,30 @@ def test_record_whose_bytes_contain_the_separator_is_rejected_if_keys_or_headers
     assert list(error.value.errors) == [1, 2]
     assert "contains format.bytearray.separator (b'||')" in str(error.value.errors[1])
     assert encoder_for("ByteArrayFormat", S3SinkConfig.parse(BASE | props))(None, [b"a||b"]) == [b"a||b"]
+
+
+@pytest.mark.parametrize(("replaced", "expected"), [("true", 7), ("false", None)])
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_null_field_with_a_default_is_stored_as_the_converters_configuration_says(
+    side: str, replaced: str, expected: int | None
+) -> None:
+    number = INT32_SCHEMA.replace(optional=True, default=7)
+    inner = struct([("n", number)])
+    schema = struct([("n", number), ("inner", inner), ("list", array(number))])
+    row = (None, (None,), [None, 1])
+    document = {"n": expected, "inner": {"n": expected}, "list": [expected, 1]}
+    settings = config(**{f"{side}__converter__replace__null__with__default": replaced})
+    (text,) = encoder_for("JsonFormat", settings, f"{side}.converter")(schema, [row])
+    assert json.loads(text) == document
+    (stored,) = encoder_for("ParquetFormat", settings, f"{side}.converter")(schema, [row]).batch.to_pylist()
+    assert stored == document
+
+
+def test_parquet_stores_the_default_of_a_null_struct_and_of_a_required_field() -> None:
+    inner = struct([("n", INT32_SCHEMA.replace(default=7))])
+    schema = struct([("s", inner.replace(default=Struct(inner, {"n": 8}))), ("n", INT32_SCHEMA.replace(default=9))])
+    encoded = encoder_for("ParquetFormat", config())(schema, [(None, None), ((None,), 1)])
+    assert encoded.batch.to_pylist() == [{"s": {"n": 8}, "n": 9}, {"s": {"n": 7}, "n": 1}]
 
 
 def test_header_values_in_s3_header_files_are_written_as_strings() -> None:

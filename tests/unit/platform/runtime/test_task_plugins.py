@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.api.config import Config
 from headrace.api.errors import ConfigErrors
+from headrace.api.task import SinkTask
 from headrace.plugins import registry
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins, task_class_name
@@ -38,6 +40,21 @@ def test_converter_properties_of_a_task_contain_the_converters_defaults() -> Non
     assert plugins().converter_properties() == settings
     own = plugins(value__converter="JsonConverter").converter_properties()
     assert own == {**settings, "value.converter.schemas.enable": "true"}
+
+
+@pytest.mark.parametrize("connector", [{}, {"value__converter": "JsonConverter"}])
+def test_configuration_of_a_sink_task_contains_the_settings_of_its_converters(connector: dict[str, str]) -> None:
+    key = "value.converter.replace.null.with.default"
+    worker = {**WORKER, key: "false"} if not connector else WORKER
+    own = {**connector, key.replace(".", "__"): "false"} if connector else {}
+    task = _Sink()
+    plugins(worker, **own).start_task(task)
+    assert task.config.originals[key] == "false"
+
+
+class _Sink(SinkTask[Config]):
+    def start(self, config: Config) -> None:
+        pass
 
 
 def test_default_header_converter_is_simple_header_converter() -> None:
