@@ -18,6 +18,7 @@ import pytest
 
 from headrace.api.errors import DataError
 from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.records import SinkRecord
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
     BYTES_SCHEMA,
@@ -30,6 +31,7 @@ from headrace.data.schema import (
     OPTIONAL_STRING_SCHEMA,
     STRING_SCHEMA,
     Schema,
+    Type,
     struct,
 )
 from support import mariadb, postgres
@@ -225,3 +227,128 @@ def test_error_describes_all_columns_if_the_column_at_fault_is_unknown(server: S
     [(_, error)] = run.reported
     types = ("integer", "character varying(5)") if server.kind == "postgresql" else ("int(11)", "varchar(5)")
     assert str(error).endswith(f"(column id: type {types[0]}, value INT32; column name: type {types[1]}, value STRING)")
+
+
+DEBEZIUM_TIMES: list[tuple[str, Type, Any, str, str, str, Any]] = [
+    # Debezium's type, its schema type, a value, the types of columns in PostgreSQL and in MariaDB, and the stored text
+    ("Date", Type.INT32, 17843, "date", "date", "date", "2018-11-08"),
+    ("Time", Type.INT32, 36_000_123, "time(6)", "time without time zone", "time(3)", "10:00:00.123"),
+    ("MicroTime", Type.INT64, 36_000_123_456, "time(6)", "time without time zone", "time(6)", "10:00:00.123456"),
+    ("NanoTime", Type.INT64, 36_000_123_456_789, "time(6)", "time without time zone", "time(6)", "10:00:00.123456"),
+    ("Timestamp", Type.INT64, 1541671200123, "timestamp(6)", "timestamp without time zone", "datetime(3)",
+     "2018-11-08 10:00:00.123"),
+    ("MicroTimestamp", Type.INT64, 1541671200123456, "timestamp(6)", "timestamp without time zone", "datetime(6)",
+     "2018-11-08 10:00:00.123456"),
+    ("NanoTimestamp", Type.INT64, 1541671200123456789, "timestamp(6)", "timestamp without time zone", "datetime(6)",
+     "2018-11-08 10:00:00.123456"),
+    ("ZonedTimestamp", Type.STRING, "2018-11-08T11:00:00.123456789+01:00", "timestamp(6)",
+     "timestamp without time zone", "datetime(6)", "2018-11-08 10:00:00.123456"),
+]  # fmt: skip
+
+
+def debezium_records(count: int, *, default: bool = False) -> list[SinkRecord]:
+    fields = [
+        (name, Schema(type_, name=f"io.debezium.time.{name}", optional=True, default=value if default else None))
+        for name, type_, value, *_ in DEBEZIUM_TIMES
+    ]
+    schema = struct([("id", INT32_SCHEMA), *fields])
+    row = {name: value for name, _, value, *_ in DEBEZIUM_TIMES}
+    return [record(n, {"id": n, **(row if n else {})}, schema) for n in range(count)]
+
+
+def stored_times(server: Server) -> list[tuple[Any, ...]]:
+    kind = "text" if server.kind == "postgresql" else "char"
+    mark = '"' if server.kind == "postgresql" else "`"
+    columns = ", ".join(f"CAST({mark}{name}{mark} AS {kind})" for name, *_ in DEBEZIUM_TIMES)
+    return [
+        tuple(text and text.rstrip("0") if "." in str(text) else text for text in row)
+        for row in server.query(f"SELECT {columns} FROM items ORDER BY id")
+    ]
+
+
+@pytest.mark.parametrize("count", [2, MANY])
+@pytest.mark.parametrize("existing", [True, False], ids=["existing table", "created table"])
+def test_debezium_dates_and_times_are_stored_as_dates_and_times(server: Server, existing: bool, count: int) -> None:
+    mark = '"' if server.kind == "postgresql" else "`"
+    if existing:
+        columns = "".join(f", {mark}{name}{mark} {declared}" for name, _, _, declared, *_ in DEBEZIUM_TIMES)
+        if server.kind == "mariadb":
+            columns = columns.replace("timestamp(", "datetime(")
+        server.query(f"CREATE TABLE items (id int{columns})")
+    put(server.url, debezium_records(count))
+    text = tuple(text for *_, text in DEBEZIUM_TIMES)
+    assert stored_times(server) == [(None,) * len(text), *[text] * (count - 1)]
+    if not existing:
+        types = column_types(server, "items")
+        position = 4 if server.kind == "postgresql" else 5
+        assert {name: types[name] for name, *_ in DEBEZIUM_TIMES} == {row[0]: row[position] for row in DEBEZIUM_TIMES}
+
+
+def test_debezium_times_are_stored_unchanged_in_columns_of_numbers_and_text(server: Server) -> None:
+    mark = '"' if server.kind == "postgresql" else "`"
+    columns = "".join(
+        f", {mark}{name}{mark} {'varchar(99)' if type_ is Type.STRING else 'bigint'}"
+        for name, type_, *_ in DEBEZIUM_TIMES
+    )
+    server.query(f"CREATE TABLE items (id int{columns})")
+    put(server.url, debezium_records(2))
+    values = tuple(str(value) for _, _, value, *_ in DEBEZIUM_TIMES)
+    assert server.query("SELECT * FROM items WHERE id = 1") == [(1, *(int(v) if v.isdigit() else v for v in values))]
+
+
+def test_default_of_a_debezium_time_becomes_the_default_of_the_created_column(server: Server) -> None:
+    put(server.url, debezium_records(1, default=True), replace__null__with__default="false")
+    server.query("INSERT INTO items (id) VALUES (1)")
+    assert stored_times(server)[1] == tuple(text for *_, text in DEBEZIUM_TIMES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("Date", 5_000_000, "field Date: 5000000 is not a valid io.debezium.time.Date"),
+        ("MicroTime", -1, "field MicroTime: -1 is not a valid io.debezium.time.MicroTime: the time is not between"),
+        ("ZonedTimestamp", "soon", "field ZonedTimestamp: 'soon' is not a valid .* not an ISO 8601 timestamp"),
+    ],
+)
+def test_invalid_debezium_time_is_rejected_with_an_error_that_names_its_type(
+    server: Server, kind: str, value: Any, text: str
+) -> None:
+    type_ = next(type_ for name, type_, *_ in DEBEZIUM_TIMES if name == kind)
+    schema = struct([("id", INT32_SCHEMA), (kind, Schema(type_, name=f"io.debezium.time.{kind}", optional=True))])
+    with pytest.raises(DataError, match=text):
+        put(server.url, [record(0, {"id": 0}, schema), record(1, {"id": 1, kind: value}, schema)])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "declared", "hinted"),
+    [
+        (STRING_SCHEMA, "2018-11-08T10:00:00Z", "timestamp", False),
+        (INT64_SCHEMA, 1541671200123456, "timestamp", True),
+        (STRING_SCHEMA, "yesterday", "timestamp", False),
+        (INT64_SCHEMA, 5_000_000_000, "int", False),
+    ],
+)
+def test_error_for_an_unconverted_timestamp_names_timestamp_fields_list(
+    server: Server, field: Schema, value: Any, declared: str, hinted: bool
+) -> None:
+    is_mariadb = server.kind == "mariadb"
+    type_ = declared.replace("timestamp", "datetime") if is_mariadb else declared
+    server.query(f"CREATE TABLE items (id int, at {type_})")
+    records = [record(0, {"id": 1, "at": value}, struct([("id", INT32_SCHEMA), ("at", field)]))]
+    run = put(server.url, records, errors__tolerance="all")
+    if value == "2018-11-08T10:00:00Z":  # PostgreSQL itself reads ISO 8601 text
+        hinted = is_mariadb
+        assert len(run.reported) == int(is_mariadb)
+    hint = "; if the field at contains timestamps, add it to timestamp.fields.list"
+    assert [str(error).endswith(hint) for _, error in run.reported] == ([hinted] if run.reported else [])
+    if hinted:
+        assert not put(server.url, records, timestamp__fields__list="at", errors__tolerance="all").reported
+
+
+@pytest.mark.parametrize("place", ["table", "column"])
+def test_error_for_a_name_that_is_too_long_says_so(server: Server, place: str) -> None:
+    name = "n" * 65
+    schema = struct([("id", INT32_SCHEMA)] if place == "table" else [(name, INT32_SCHEMA)])
+    found = record(0, {schema.fields[0].name: 1}, schema, topic=name if place == "table" else "items")
+    with pytest.raises(DataError, match=rf"The name {name} has 65 .* have at most 6\d; set table\.name\.format"):
+        put(server.url, [found])

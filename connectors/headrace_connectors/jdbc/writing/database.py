@@ -30,6 +30,7 @@ from headrace_connectors.jdbc.dialects import driver_errors
 from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.url import JdbcUrl
+from headrace_connectors.jdbc.writing.debezium_times import as_logical
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.runs import Run
 from headrace_connectors.jdbc.writing.timestamps import timestamp_reader
@@ -39,6 +40,9 @@ Connection = Any  # the driver's DBAPI connection
 Convert = Callable[[Any], Any] | None
 PARAMETER = "\0"
 """Stands for a parameter in a statement. Names cannot contain this character."""
+RENAMING = "set table.name.format, or rename the topic or field with a transform"
+"""The end of an error about a name that is too long."""
+_TEMPORAL_TYPES = (sqlalchemy.Date, sqlalchemy.DateTime, sqlalchemy.Time)
 _PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 
@@ -53,6 +57,8 @@ class ExistingTable(NamedTuple):
     """The columns that store instants. The server converts their values from the session's time zone, UTC."""
     reals: frozenset[str] = frozenset()
     """The columns that store all numbers as floating-point numbers (SQLite)."""
+    temporals: frozenset[str] = frozenset()
+    """The columns that store dates, times or timestamps (not in SQLite, which has no such types)."""
     texts: frozenset[str] = frozenset()
     """The columns that store text unchanged (SQLite)."""
     is_transactional: bool = True
@@ -224,7 +230,8 @@ class Database(ABC):
         `schema` and `name` are the schema and the name of this table in the database.
         """
         columns = sqlalchemy.inspect(connection).get_columns(name, schema=schema)
-        return table._replace(columns=tuple(item["name"] for item in columns))
+        temporals = (item["name"] for item in columns if isinstance(item["type"], _TEMPORAL_TYPES))
+        return table._replace(columns=tuple(item["name"] for item in columns), temporals=frozenset(temporals))
 
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
         """Return the kind of a table, such as PARTITIONED TABLE, or None to use the kind that SQLAlchemy reports."""
@@ -247,9 +254,19 @@ class Database(ABC):
         schema = column.schema
         definition = f"{self.quote(column.name)} {self.column_type(column)}"
         if schema.default is not None and not column.is_timestamp:
-            definition += f" DEFAULT {self.literal(schema, schema.default)}"
+            definition += f" DEFAULT {self._default_literal(column)}"
         nullable = schema.optional and not column.is_key
         return definition + (" NULL" if nullable else " NOT NULL")
+
+    def _default_literal(self, column: Column) -> str:
+        default = column.schema.default
+        if self.debezium_type(column.schema) is not None:
+            column, (default,) = as_logical(column, [default])
+        return self.literal(column.schema, default)
+
+    def debezium_type(self, schema: Schema) -> str | None:
+        """Return the SQL type of one of Debezium's types, or None if the column has the type of its numbers or text."""
+        return None
 
     def column_type(self, column: Column) -> str:
         """Return the SQL type of a column. Raises DataError if no SQL type can represent its field."""
@@ -258,7 +275,7 @@ class Database(ABC):
             return self.logical_type(TIMESTAMP, schema)
         if schema.name in (DECIMAL, DATE, TIME, TIMESTAMP):
             return self.logical_type(schema.name, schema)
-        found = self.types.get(schema.type)
+        found = self.debezium_type(schema) or self.types.get(schema.type)
         if found is None:
             raise DataError(
                 f"field {column.name}: {schema.name or ''} ({schema.type.name}) type doesn't have a mapping to the SQL "
@@ -291,6 +308,7 @@ class Database(ABC):
 
     def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values of a column of a table, converted to the driver's types."""
+        column, values = self.as_logical(table, column, values)
         zone = dt.UTC if table.column(column.name) in table.instants else self.zone
         convert = self.converter(column.schema, zone)
         if column.is_timestamp:
@@ -303,6 +321,10 @@ class Database(ABC):
             return [None if value is None else convert(value) for value in values]
         except OverflowError as error:
             raise DataError(f"field {column.name}: a timestamp in the time zone {zone} is out of range") from error
+
+    def as_logical(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> tuple[Column, Sequence[Any]]:
+        """Return the column and its values. If the table stores dates or times in it, convert Debezium's types."""
+        return as_logical(column, values) if table.column(column.name) in table.temporals else (column, values)
 
     # -- writes
 

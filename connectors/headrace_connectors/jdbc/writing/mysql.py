@@ -24,12 +24,15 @@ from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
 from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, mysql_engine, properties_of
-from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
+from headrace_connectors.jdbc.names import split_name
+from headrace_connectors.jdbc.writing.database import RENAMING, Connection, Database, ExistingTable, Target
+from headrace_connectors.jdbc.writing.debezium_times import debezium_time
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.runs import Run
 from headrace_connectors.jdbc.writing.unique_indexes import UniqueIndex, missing_constraint
 
 _KEY_LENGTH = 255
+_NAME_CHARACTERS_MAX = 64
 _SEVERAL_ROWS = 1242
 _OF_RECORDS = frozenset(
     {1118, 1153, _SEVERAL_ROWS, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1643, 1644, 1690, 3140, 3819, 4025}
@@ -43,6 +46,7 @@ _COLUMN = re.compile(
     r"(?:[Cc]olumn|^Field) '(.*)' (?:at row \d+|cannot be null|doesn't have a default value)", re.DOTALL
 )
 _QUALIFIED_COLUMN = re.compile(r" for column (`.*`) at row \d+$", re.DOTALL)
+_TEMPORAL_TYPES = ("date", "datetime", "time", "timestamp")
 _STRICT = "SET sql_mode = CONCAT_WS(',', NULLIF(@@sql_mode, ''), 'STRICT_TRANS_TABLES')"
 _COLUMNS = """
     SELECT column_name, data_type FROM information_schema.columns
@@ -133,6 +137,24 @@ class MysqlDatabase(Database):
             return f"DECIMAL(65,{scale_of(schema)})"
         return "DATE" if name == DATE_NAME else "TIME(3)" if name == TIME_NAME else "DATETIME(3)"
 
+    def debezium_type(self, schema: Schema) -> str | None:
+        """Return the SQL type of one of Debezium's types, with milliseconds or microseconds."""
+        found = debezium_time(schema)
+        if found is None:
+            return None
+        return self.logical_type(found.logical.name or "", found.logical).replace("(3)", f"({found.fraction_digits})")
+
+    def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
+        """Return the statement that creates a table. Raises DataError if a name is too long."""
+        for name in split_name(table):
+            _check_length(name)
+        return super().create_table(connection, table, columns)
+
+    def column_definition(self, column: Column) -> str:
+        """Return a column's definition in CREATE TABLE. Raises DataError if the column's name is too long."""
+        _check_length(column.name)
+        return super().column_definition(column)
+
     def column_type(self, column: Column) -> str:
         """Return a column's SQL type. A string column in the primary key is VARCHAR, because it cannot be TEXT."""
         found = super().column_type(column)
@@ -154,6 +176,7 @@ class MysqlDatabase(Database):
         return table._replace(
             columns=tuple(name for name, _ in rows),
             instants=instants,
+            temporals=frozenset(name for name, kind in rows if kind in _TEMPORAL_TYPES),
             is_transactional=has_transactions != "NO",
             unique_indexes=self._unique_indexes(connection, table, name, schema),
         )
@@ -236,6 +259,14 @@ class MysqlDatabase(Database):
     def begin(self, connection: Connection) -> None:
         """Begin a transaction."""
         connection.begin()
+
+
+def _check_length(name: str) -> None:
+    if len(name) > _NAME_CHARACTERS_MAX:
+        raise DataError(
+            f"The name {name} has {len(name)} characters, but MySQL's and MariaDB's names have at most "
+            f"{_NAME_CHARACTERS_MAX}; {RENAMING}"
+        )
 
 
 def _has_other_unique_index(target: Target) -> bool:

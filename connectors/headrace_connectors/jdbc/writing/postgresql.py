@@ -30,6 +30,7 @@ from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.url import JdbcUrl
 from headrace_connectors.jdbc.writing.database import (
     PARAMETER,
+    RENAMING,
     Connection,
     Convert,
     Database,
@@ -37,6 +38,7 @@ from headrace_connectors.jdbc.writing.database import (
     Target,
     last_of_each_key,
 )
+from headrace_connectors.jdbc.writing.debezium_times import debezium_time
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.postgresql_columns import column_types_sql, first_invalid_column
 from headrace_connectors.jdbc.writing.postgresql_copy import SEQUENCE, CopyAttempts, TemporaryTables, copy_rows
@@ -168,6 +170,11 @@ class PostgresqlDatabase(Database):
         """Return the SQL type of a logical type."""
         return {DECIMAL_NAME: "DECIMAL", DATE_NAME: "DATE", TIME_NAME: "TIME", TIMESTAMP_NAME: "TIMESTAMP"}[name]
 
+    def debezium_type(self, schema: Schema) -> str | None:
+        """Return the SQL type of one of Debezium's types."""
+        found = debezium_time(schema)
+        return None if found is None else self.logical_type(found.logical.name or "", found.logical)
+
     def column_type(self, column: Any) -> str:
         """Return the SQL type of a column, which may also be an array of primitive values."""
         schema = column.schema
@@ -188,6 +195,7 @@ class PostgresqlDatabase(Database):
 
         Values that COPY accepts unchanged are not converted.
         """
+        column, values = self.as_logical(table, column, values)
         schema = column.schema
         is_plain = not column.is_timestamp and schema.name not in _LOGICAL
         if is_plain and (schema.type in _SENT_UNCHANGED or (schema.type in _FLOATS and _are_finite(values))):
@@ -358,8 +366,7 @@ def _check_length(name: str) -> None:
     length = len(name.encode())
     if length > _NAME_BYTES_MAX:
         raise DataError(
-            f"The name {name} has {length} bytes, but PostgreSQL's names have at most {_NAME_BYTES_MAX}; set "
-            "table.name.format, or rename the topic or field with a transform"
+            f"The name {name} has {length} bytes, but PostgreSQL's names have at most {_NAME_BYTES_MAX}; {RENAMING}"
         )
 
 

@@ -27,6 +27,9 @@ def timestamp_reader(field: str, precision_mode: str) -> Callable[[int | str], d
                 return instant.replace(tzinfo=dt.UTC) if instant.tzinfo is None else instant.astimezone(dt.UTC)
             return _EPOCH + dt.timedelta(microseconds=int(value) // per_microsecond)
         except (ValueError, OverflowError):
-            raise DataError(f"field {field}: {value!r:.40} is not a timestamp in {precision_mode.lower()}") from None
+            raise DataError(
+                f"field {field}: {value!r:.40} is neither an ISO 8601 timestamp nor a number of "
+                f"{precision_mode.lower()} since 1970; check timestamp.fields.list and timestamp.precision.mode"
+            ) from None
 
     return read

@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from headrace.api.errors import DataError, RecordErrors
+from headrace.data.schema import Type
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.jdbc.writing.database import Connection, Database, Target
+from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.runs import Run
 from headrace_connectors.jdbc.writing.table_cache import TableCache
+from headrace_connectors.jdbc.writing.timestamps import timestamp_reader
 from headrace_connectors.jdbc.writing.unique_indexes import missing_constraint
 
 logger = logging.getLogger(__name__)
@@ -212,7 +216,7 @@ class Writer:
         text = str(cause) if isinstance(cause, DataError) else self._database.error_text(cause)
         error = DataError(
             f"{self._database.address} rejects record {record.original_topic}-{record.original_partition}@"
-            f"{record.original_offset} for table {target.table.quoted}: {text} ({self._columns(run, target, cause)})"
+            f"{record.original_offset} for table {target.table.quoted}: {text} {self._columns(run, target, cause)}"
         )
         error.__cause__ = cause
         if not self._tolerates_errors:
@@ -223,7 +227,8 @@ class Writer:
     def _columns(self, row: Run, target: Target, cause: Exception) -> str:
         """Describe the column that caused the error: its name, its type and the type of the value.
 
-        If this column is unknown, describe all columns of the row.
+        If this column is unknown, describe all columns of the row. Add a hint if timestamp.fields.list would convert
+        the value.
         """
         types: Mapping[str, str] = {}
         at_fault = None
@@ -237,12 +242,28 @@ class Writer:
                 raise
             logger.debug("Cannot read the columns of table %s: %s", target.table.quoted, error)
         descriptions = {}
-        for column in row.columns:
+        hint = ""
+        for column, (value,) in zip(row.columns, row.values, strict=True):
             name = target.table.column(column.name) or column.name
             value_type = column.schema.name or column.schema.type.name
             descriptions[name] = f"column {name}: type {types.get(name, 'unknown')}, value {value_type}"
             if isinstance(cause, DataError) and str(cause).startswith(f"field {column.name}: "):
                 at_fault = name
+            if name == at_fault and self._is_unconverted_timestamp(column, types.get(name, ""), value):
+                hint = f"; if the field {column.name} contains timestamps, add it to timestamp.fields.list"
         if at_fault is not None and at_fault not in descriptions:
-            return f"column {at_fault}: type {types.get(at_fault, 'unknown')}, missing from the record"
-        return descriptions.get(at_fault or "") or "; ".join(descriptions.values())
+            return f"(column {at_fault}: type {types.get(at_fault, 'unknown')}, missing from the record)"
+        return f"({descriptions.get(at_fault or '') or '; '.join(descriptions.values())}){hint}"
+
+    def _is_unconverted_timestamp(self, column: Column, type_: str, value: Any) -> bool:
+        """Whether the value is a valid timestamp for a column with the type `type_`, but the sink has not read it."""
+        is_plain = column.schema.name is None and column.schema.type in (Type.INT64, Type.STRING)
+        if not is_plain or column.is_key or column.is_timestamp or value is None:
+            return False
+        if not type_.lower().startswith(("date", "timestamp")):
+            return False
+        try:
+            timestamp_reader(column.name, self._database.config.timestamp_precision_mode)(value)
+        except DataError:
+            return False
+        return True
