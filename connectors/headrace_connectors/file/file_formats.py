@@ -421,4 +421,7 @@ def _csv_text(error: str) -> str:
 
 
 def _encoding_text(error: UnicodeDecodeError) -> str:
-    return f"byte {error.start + 1} of the line is not valid {error.encoding}: {error.reason}"
+    return (
+        f"byte {error.start + 1} of the line is not valid {error.encoding}: {error.reason}; set the key encoding to "
+        "the encoding of the file"
+    )

@@ -22,7 +22,7 @@ from headrace.data.java import double_text, float_text
 from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.struct import Struct
-from headrace.data.values import infer_type
+from headrace.data.values import STRUCT_NEEDED, infer_type, schema_difference
 
 
 class EncodingOptions(NamedTuple):
@@ -73,7 +73,10 @@ def _schemaless(value: Any, options: EncodingOptions) -> Any:
     if type_ is Type.MAP:
         return _map(None, None, all(isinstance(key, str) for key in value), value, options)
     if type_ is Type.STRUCT:
-        raise DataError("Mismatching schema.")
+        raise DataError(
+            "Mismatching schema: the struct has a schema, but the record has none; set the record's schema to the "
+            "schema of the struct, or use a dict"
+        )
     return _WRITERS[type_](_SCHEMALESS, value, options)
 
 
@@ -183,7 +186,7 @@ def _map(
 def _struct(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if isinstance(value, Struct):
         if not value.matches_schema(schema):
-            raise DataError("Mismatching schema.")
+            raise DataError(f"Mismatching schema: {schema_difference(value.schema, schema)}")
         row: Any = value.row
     elif isinstance(value, tuple) and len(value) == len(schema.fields):
         row = value
@@ -200,7 +203,8 @@ def _struct(schema: Schema, value: Any, options: EncodingOptions) -> Any:
 
 def _invalid(schema: Schema, value: Any) -> DataError:
     type_name = "unknown schema" if schema is _SCHEMALESS else schema.type.name
-    return DataError(f"Invalid type for {type_name}: {type(value).__name__}")
+    hint = STRUCT_NEEDED if schema.type is Type.STRUCT else ""
+    return DataError(f"Invalid type for {type_name}: {type(value).__name__}{hint}")
 
 
 _SCHEMALESS = Schema(Type.STRING)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.data.errors import DataError, UnknownField
 from headrace.data.schema import Field, Schema, Type
-from headrace.data.values import validate
+from headrace.data.values import mismatch_error, schema_difference, validate
 
 if TYPE_CHECKING:
     _Mapping = Mapping[str, Any]
@@ -179,9 +179,9 @@ def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
         if value is None:
             return None
         if value.__class__ is not Struct:
-            raise DataError(f"Invalid object for schema with type STRUCT: {type(value).__name__} for value")
+            raise mismatch_error(schema, value, "value")
         if not value.matches_schema(schema):
-            raise DataError("Mismatching schema.")
+            raise DataError(f"Mismatching schema: {schema_difference(value.schema, schema)}")
         if not converters:
             return tuple(value.row)
         row = list(value.row)

@@ -25,6 +25,9 @@ _PYTHON_CLASSES: dict[Type, tuple[type, ...]] = {
     Type.MAP: (dict,),
 }
 
+_NAMES_MAX = 5
+STRUCT_NEEDED = "; create a Struct with this schema: Struct(schema, {...})"
+
 _INFERRED_TYPES: dict[type, Type] = {
     bool: Type.BOOLEAN,
     int: Type.INT64,
@@ -87,24 +90,44 @@ def _validate_struct(schema: Schema, value: Any, location: str) -> None:
     from headrace.data.struct import Struct
 
     if not isinstance(value, Struct):
-        raise _mismatch_error(schema, value, location)
+        raise mismatch_error(schema, value, location)
     if not value.matches_schema(schema):
-        raise DataError("Struct schemas do not match.")
+        raise DataError(f"Struct schemas do not match for {location}: {schema_difference(value.schema, schema)}")
     value.validate()
+
+
+def schema_difference(found: Schema, expected: Schema) -> str:
+    """Return a text that says how the schema of a struct, `found`, differs from the expected schema, and what to do."""
+    own, wanted = ({field.name: field.schema for field in each.fields} for each in (found, expected))
+    changed = [name for name, schema in own.items() if name in wanted and wanted[name] != schema]
+    differences = [
+        f"{text}: {', '.join(names[:_NAMES_MAX])}"
+        for text, names in (
+            ("missing fields", [name for name in wanted if name not in own]),
+            ("additional fields", [name for name in own if name not in wanted]),
+            ("fields with other schemas", changed),
+        )
+        if names
+    ]
+    what = "; ".join(differences) or "another name, version, default or order of fields"
+    return (
+        f"the schema of the struct differs from the schema that the record or field has ({what}); create the struct "
+        "with the schema of the record or field, or set the record's schema to the schema of the struct"
+    )
 
 
 def _validate_class(schema: Schema, value: Any, location: str) -> None:
     logical = PYTHON_TYPES.get(schema.name or "")
     if logical is not None:
         if not isinstance(value, logical) or (isinstance(value, dt.datetime) and schema.name != TIMESTAMP_NAME):
-            raise _mismatch_error(schema, value, location)
+            raise mismatch_error(schema, value, location)
         if isinstance(value, Decimal) and not value.is_finite():
             raise DataError(f"Invalid value {value} for {location}: a Decimal must be a finite number")
         return
     if not isinstance(value, _PYTHON_CLASSES[schema.type]) or (
         isinstance(value, bool) and schema.type is not Type.BOOLEAN
     ):
-        raise _mismatch_error(schema, value, location)
+        raise mismatch_error(schema, value, location)
     bounds = INT_RANGES.get(schema.type)
     if bounds is not None and not bounds[0] <= cast("int", value) <= bounds[1]:
         raise DataError(f"Value {value} is out of range for type {schema.type.name} for {location}")
@@ -116,7 +139,9 @@ def _require_schema(schema: Schema | None, location: str) -> Schema:
     return schema
 
 
-def _mismatch_error(schema: Schema, value: Any, location: str) -> DataError:
+def mismatch_error(schema: Schema, value: Any, location: str) -> DataError:
+    """Return the error for a value whose Python type does not match the schema."""
     named = f' "{schema.name}"' if schema.name else ""
     class_ = type(value).__name__
-    return DataError(f"Invalid object for schema{named} with type {schema.type.name}: {class_} for {location}")
+    hint = STRUCT_NEEDED if schema.type is Type.STRUCT else ""
+    return DataError(f"Invalid object for schema{named} with type {schema.type.name}: {class_} for {location}{hint}")

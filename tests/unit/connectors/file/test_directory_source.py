@@ -143,11 +143,22 @@ BAD_RECORDS = [
         "line 3: column 1 (a): the field '300' is not between",
         {"csv.columns": "a:int8"},
     ),
-    ("csv", "a,b\n1,2\n3,\udcff\n5,6\n", "line 3: invalid CSV record: byte 3 of the line is not valid utf-8", {}),
+    (
+        "csv",
+        "a,b\n1,2\n3,\udcff\n5,6\n",
+        "line 3: invalid CSV record: byte 3 of the line is not valid utf-8: invalid start byte; set the key encoding "
+        "to the encoding of the file",
+        {},
+    ),
     ("csv", f"a,b\n1,2\n3,{'x' * 90}\n5,6\n", "line 3: invalid CSV record: the line has more than", {}),
     ("json", '{"a":1}\n{"a":\n{"a":5}\n', "line 2: not a JSON document", {}),
     ("json", '1\n{"a":"\udcff"}\n{"a":5}\n', "line 2: not a JSON document", {}),
-    ("lines", "a\n\udcff\nb\n", "line 2: byte 1 of the line is not valid utf-8", {}),
+    (
+        "lines",
+        "a\n\udcff\nb\n",
+        "line 2: byte 1 of the line is not valid utf-8: invalid start byte; set the key encoding to",
+        {},
+    ),
     ("lines", f"a\n{'x' * 90}\nb\n", "line 2: the line has more than record.max.bytes=80 bytes", {}),
 ]
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 import pytest
 
 from headrace.data.errors import DataError, UnknownField
+from headrace.data.json_values import EncodingOptions, to_json
 from headrace.data.schema import (
     BYTES_SCHEMA,
     INT8_SCHEMA,
     INT32_SCHEMA,
+    INT64_SCHEMA,
     OPTIONAL_STRING_SCHEMA,
     STRING_SCHEMA,
     Schema,
@@ -18,7 +20,7 @@ from headrace.data.schema import (
     map_of,
     struct,
 )
-from headrace.data.struct import Struct
+from headrace.data.struct import Struct, to_rows
 
 POINT = struct([("x", INT32_SCHEMA), ("label", OPTIONAL_STRING_SCHEMA)], name="point", version=1, doc="d")
 
@@ -154,3 +156,41 @@ def test_method_replace_of_a_struct_returns_a_copy_and_rejects_invalid_values() 
     assert (value["x"], copy["x"], copy.schema) == (1, 2, POINT)
     with pytest.raises(DataError, match='field: "x"'):
         value.replace(x="two")
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (struct([("a", INT32_SCHEMA)]), "missing fields: b"),
+        (struct([("a", INT32_SCHEMA), ("b", STRING_SCHEMA), ("c", STRING_SCHEMA)]), "additional fields: c"),
+        (struct([("a", INT64_SCHEMA), ("b", STRING_SCHEMA)]), "fields with other schemas: a"),
+        (struct([("b", STRING_SCHEMA), ("a", INT32_SCHEMA)]), "another name, version, default or order of fields"),
+    ],
+)
+def test_error_for_a_struct_with_another_schema_says_how_the_schemas_differ_and_what_to_do(
+    other: Schema, difference: str
+) -> None:
+    schema = struct([("a", INT32_SCHEMA), ("b", STRING_SCHEMA)])
+    expected = rf"\({difference}\); create the struct with the schema of the record or field, or set the record's"
+    with pytest.raises(DataError, match=f"Mismatching schema: .*{expected}"):
+        to_rows(schema, [Struct(other)])
+    with pytest.raises(DataError, match=f"Mismatching schema: .*{expected}"):
+        to_json(schema, Struct(other), EncodingOptions())
+    with pytest.raises(DataError, match=f'Struct schemas do not match for field: "x": .*{expected}'):
+        Struct(struct([("x", schema)])).put("x", Struct(other))
+
+
+def test_error_for_a_dict_instead_of_a_struct_says_how_to_create_a_struct() -> None:
+    schema = struct([("a", INT32_SCHEMA)])
+    for convert in (
+        lambda: to_rows(schema, [{"a": 1}]),
+        lambda: to_json(schema, {"a": 1}, EncodingOptions()),
+        lambda: Struct(struct([("x", schema)])).put("x", {"a": 1}),
+    ):
+        with pytest.raises(DataError, match=r"STRUCT: dict.*create a Struct with this schema: Struct\(schema, "):
+            convert()
+
+
+def test_error_for_a_struct_without_a_record_schema_says_to_set_the_schema() -> None:
+    with pytest.raises(DataError, match=r"Mismatching schema: .* has none; set the record's schema to the schema of"):
+        to_json(None, {"x": Struct(struct([("a", INT32_SCHEMA)]))}, EncodingOptions())
