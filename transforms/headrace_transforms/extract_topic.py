@@ -49,6 +49,11 @@ class ExtractTopicHeaderConfig(Config):
     field: str = key("field", doc="The key of the header that contains the topic's name.", importance=Importance.MEDIUM)
     skip_missing_or_null: bool = _skip_key()
 
+    @property
+    def reads_header_values(self) -> bool:
+        """Return True: the topic's name is the value of a header."""
+        return True
+
 
 class _TopicRouter(ListTransformation[C]):
     """Changes the topic of each record to a name that the record contains in its key, its value or a header."""

@@ -65,6 +65,15 @@ class InsertFieldConfig(Config):
         if static is not None and values.get("static.value") is None:
             yield ConfigError("static.value", None, f"No value specified for static field: {static}")
 
+    def value_warnings(self, task_class: type[Any]) -> dict[str, str]:
+        """Warn if records of the connector have no timestamp yet when transforms receive them."""
+        if self.timestamp_field is None or getattr(task_class, "sets_timestamps", True):
+            return {}
+        return {
+            "timestamp.field": "the records of this source have no timestamp when transforms receive them, so the "
+            "field is null or missing; use a column of the source instead, or add the field in a sink connector"
+        }
+
 
 class _Insertion(NamedTuple):
     """A field to add, and functions that return its values for the records of a batch."""

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
-from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
 from headrace.data.logical import millis_to_timestamp
 from headrace.data.struct import Struct, from_rows
 from headrace_transforms.key_or_value import ListTransformation
@@ -51,6 +51,15 @@ class MessageTimestampRouterConfig(Config):
         doc="SimpleDateFormat pattern for the timestamp in the topic's name, in UTC.",
         importance=Importance.HIGH,
     )
+
+    def value_warnings(self, task_class: type[Any]) -> dict[str, str]:
+        """Warn about patterns that shift the time or create other names than expected."""
+        return pattern_warnings(
+            {
+                "message.timestamp.format": self.message_timestamp_format,
+                "topic.timestamp.format": self.topic_timestamp_format,
+            }
+        )
 
 
 class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):

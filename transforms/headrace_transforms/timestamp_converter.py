@@ -9,7 +9,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import ConfigError, DataError
 from headrace.data.batch import Batch
-from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
 from headrace.data.logical import (
     DATE_NAME,
     DATE_SCHEMA,
@@ -87,6 +87,10 @@ class TimestampConverterConfig(Config):
         except ValueError as error:
             reason = "TimestampConverter requires a SimpleDateFormat-compatible pattern for string timestamps"
             yield ConfigError("format", pattern, f"{reason}: {error}")
+
+    def value_warnings(self, task_class: type[Any]) -> dict[str, str]:
+        """Warn about a pattern that shifts the time."""
+        return pattern_warnings({"format": self.format})
 
 
 class TimestampConverter(KeyOrValue[TimestampConverterConfig]):

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
-from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
 from headrace.data.logical import millis_to_timestamp
 from headrace_transforms.key_or_value import ListTransformation
 from headrace_transforms.record_errors import record_error
@@ -37,6 +37,10 @@ class TimestampRouterConfig(Config):
         doc="SimpleDateFormat pattern for the record's timestamp in UTC.",
         importance=Importance.HIGH,
     )
+
+    def value_warnings(self, task_class: type[Any]) -> dict[str, str]:
+        """Warn about a pattern that creates other names than expected."""
+        return pattern_warnings({"timestamp.format": self.timestamp_format})
 
 
 class TimestampRouter(ListTransformation[TimestampRouterConfig]):

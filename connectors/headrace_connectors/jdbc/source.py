@@ -67,6 +67,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
     """Reads the assigned tables one after another over one connection."""
 
     poll_block_s = 1.0
+    sets_timestamps = False
 
     def __init__(self) -> None:
         self._connection: Any = None

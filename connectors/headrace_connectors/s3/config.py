@@ -410,6 +410,11 @@ class S3SinkConfig(S3ConnectionConfig):
         return self.has_timestamps and extractor_name(self.timestamp_extractor) == "Wallclock"
 
     @property
+    def reads_header_values(self) -> bool:
+        """Whether the sink stores headers."""
+        return self.store_headers
+
+    @property
     def keeps_existing_objects(self) -> bool:
         """Whether uploads do not overwrite existing objects."""
         stores_values_only = not self.store_keys and not self.store_headers

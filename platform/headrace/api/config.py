@@ -184,6 +184,18 @@ class Config(BaseModel):
             if props.get(old)
         ]
 
+    def value_warnings(self, task_class: type[Any]) -> dict[str, str]:
+        """Return the keys whose values are valid, but have an effect that often surprises users; and the effects.
+
+        The platform logs them when a connector is created. `task_class` is the class of the connector's tasks.
+        """
+        return {}
+
+    @property
+    def reads_header_values(self) -> bool:
+        """Whether the plug-in reads the values of record headers with this configuration."""
+        return False
+
     @property
     def originals(self) -> dict[str, str]:
         """The unparsed values of all keys that were set, including unknown keys."""

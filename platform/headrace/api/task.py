@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from headrace.api.plugin import C, Plugin
 from headrace.data.batch import SinkBatch, SourceBatch
@@ -192,6 +192,8 @@ class SourceTask(Task[C]):
     """
 
     abstract = True
+    sets_timestamps: ClassVar[bool] = True
+    """Whether the task's records have timestamps. Otherwise, the broker or the producer adds them after transforms."""
     context: SourceTaskContext
 
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | Sequence[SourceRecord] | None:

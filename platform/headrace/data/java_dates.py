@@ -194,6 +194,28 @@ def _has_fixed_width(tokens: list[_Token], index: int) -> bool:
     return following.letter in _NUMBERS and not (following.letter in "ML" and following.width >= 3)
 
 
+def pattern_warnings(patterns: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys whose valid patterns probably differ from what their authors mean, and the differences."""
+    found = {key: _pattern_warning(pattern) for key, pattern in patterns.items()}
+    return {key: text for key, text in found.items() if text is not None}
+
+
+def _pattern_warning(pattern: str) -> str | None:
+    tokens = _tokenize(pattern)
+    letters = {token.letter for token in tokens}
+    for token in tokens:
+        if token.letter == "S" and token.width > 3:
+            return (
+                f"{'S' * token.width} is a number of milliseconds, not a fraction of a second, so 844195 shifts the "
+                "time by 14 minutes; use SSS, and shorten the fraction in the text to three digits"
+            )
+    if "Y" in letters and "w" not in letters:
+        return "Y is the year of the week, which differs from the year around 1 January; use y"
+    if "D" in letters and letters & {"M", "L"}:
+        return "D is the day of the year, not of the month; use d"
+    return None
+
+
 class SimpleDateFormat:
     """A compiled date pattern. A two-digit year means a year from 80 years before `today` to 20 years after `today`."""
 

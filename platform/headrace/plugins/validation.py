@@ -37,6 +37,7 @@ from headrace.plugins.plugin_sections import (
     configure_errors,
     converter_section,
 )
+from headrace.plugins.value_warnings import value_warnings
 from headrace.plugins.variables import UnresolvedVariable, resolved_variables
 from headrace.plugins.worker_permission import refusal
 
@@ -352,7 +353,7 @@ def _add_warnings(
             f"Configuration key {name} is ignored, because the connector uses the worker's {key} and its settings: "
             f"set {key} in the connector's configuration too"
         )
-    result.warnings += warnings
+    result.warnings += [*warnings, *value_warnings(connector_class, sections, props, worker)]
     for name, similar in nearest_names(unknown, known).items():
         guess = unused.get(name) or similar
         result.values.setdefault(name, ConfigValue(name)).recommended_values += [guess] if guess else []
