@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.data.batch import SourceBatch
+from headrace.data.struct import from_rows
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+
+_CHECKED_ROWS = 1000
 
 
 class Offsets:
@@ -79,10 +82,18 @@ def drain(task_config: Mapping[str, str], offsets: Offsets, polls: int = 1_000_0
     try:
         while len(found) < polls and (batch := task.poll()) is not None:
             offsets.commit(batch.source_partition, batch.source_offset)
+            check_values(batch)
             found.append(batch)
     finally:
         task.stop()
     return found
+
+
+def check_values(batch: SourceBatch) -> None:
+    """Check that the values of the first rows fit the schema. Raises DataError."""
+    assert batch.value_schema is not None
+    for value in from_rows(batch.value_schema, batch.values[:_CHECKED_ROWS]):
+        value.validate()
 
 
 def rows(batches: Iterable[SourceBatch]) -> list[tuple[Any, ...]]:

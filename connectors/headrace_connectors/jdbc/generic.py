@@ -10,6 +10,7 @@ first row.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from headrace_connectors.jdbc.dialects import Connection, Description, Dialect, 
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
-from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer
+from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer_of
 from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
 logger = logging.getLogger(__name__)
@@ -198,17 +199,52 @@ class GenericDialect(Dialect):
         if isinstance(type_, sql.Float):
             return float
         if isinstance(type_, sql.Date):
-            return lambda day: day.date() if isinstance(day, dt.datetime) else day  # Oracle's DATE has a time
+            return _to_date
         if isinstance(type_, sql.Time):
-            return lambda time: time
-        if schema is None or not isinstance(type_, sql.Numeric):
-            return bytes if schema is not None and schema.type is Type.BYTES else None
+            return _to_time
+        if isinstance(type_, sql.Boolean):
+            return bool
+        if schema is None:
+            return None
+        if not isinstance(type_, sql.Numeric):
+            return {Type.BYTES: bytes, Type.STRING: to_text}.get(schema.type)
         if schema.type is Type.BYTES:
             return to_decimal(scale_of(schema))
-        return float if schema.type is Type.FLOAT64 else to_integer
+        return float if schema.type is Type.FLOAT64 else to_integer_of(schema)
 
     def _text_form(self) -> Any:
-        return str
+        return to_text
+
+    def to_instant(self, value: Any) -> dt.datetime:
+        if not isinstance(value, dt.datetime):
+            raise ValueError(f"{value} is out of range")
+        return super().to_instant(value)
+
+
+def to_text(value: Any) -> str:
+    """Return a value that the driver may have decoded as text: JSON for structures, otherwise Python's text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (dict, list, tuple)):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def _to_date(value: Any) -> dt.date:
+    if isinstance(value, dt.datetime):  # Oracle's DATE has a time
+        return value.date()
+    if not isinstance(value, dt.date):  # the driver returns text for dates that Python does not support
+        raise ValueError(f"{value} is out of range")
+    return value
+
+
+def _to_time(value: Any) -> dt.time:
+    if not isinstance(value, dt.time):
+        raise ValueError(f"{value} is out of range")
+    if value.tzinfo is None:
+        return value
+    day = dt.datetime.combine(dt.date(2000, 1, 2), value)  # any day: only the time of day is kept
+    return day.astimezone(dt.UTC).time()
 
 
 class _Rows:

@@ -233,12 +233,12 @@ def postgresql_engine(url: JdbcUrl, config: ConnectionConfig) -> Engine:
         database=url.database or None,
         query={"connect_timeout": "10", **options},
     )
-    if not url.hosts:
-        return engine_for(address)
-    hosts, ports = zip(*url.hosts, strict=True)
-    return engine_for(
-        address, connect_args={"host": ",".join(hosts), "port": ",".join(str(port or "") for port in ports)}
-    )
+    arguments: dict[str, Any] = {}
+    if url.hosts:
+        hosts, ports = zip(*url.hosts, strict=True)
+        arguments = {"host": ",".join(hosts), "port": ",".join(str(port or "") for port in ports)}
+    # SQLAlchemy would make the driver decode hstore values to dicts, but they are read as text.
+    return engine_for(address, connect_args=arguments, use_native_hstore=False)
 
 
 def is_denied(error: Exception) -> bool:

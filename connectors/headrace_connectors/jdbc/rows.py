@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from headrace.api.errors import ConnectError
-from headrace.data.schema import Type
+from headrace.data.schema import INT_RANGES, Type
 from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, chain, reject_unmappable
 
 logger = logging.getLogger(__name__)
@@ -22,15 +22,14 @@ logger = logging.getLogger(__name__)
 Row = tuple[Any, ...]
 
 # msgspec accepts an integer as a float, and base64 text as bytes, so `_check` compares these two types itself.
-_CHECKED_BY_MSGSPEC: dict[Type, type] = {
-    Type.INT8: int,
-    Type.INT16: int,
-    Type.INT32: int,
-    Type.INT64: int,
+_CHECKED_BY_MSGSPEC: dict[Type, Any] = {
+    **{type_: Annotated[int, msgspec.Meta(ge=low, le=high)] for type_, (low, high) in INT_RANGES.items()},
     Type.STRING: str,
 }
 _PYTHON_TYPES: dict[Type, type] = {
-    **_CHECKED_BY_MSGSPEC,
+    **dict.fromkeys(INT_RANGES, int),
+    Type.STRING: str,
+    Type.BOOLEAN: bool,
     Type.FLOAT32: float,
     Type.FLOAT64: float,
     Type.BYTES: bytes,
@@ -151,13 +150,19 @@ def _with_type_check(column: JdbcColumn) -> JdbcColumn:
         return column
 
     type_name = expected.__name__
+    bounds = INT_RANGES.get(column.schema.type)
 
     def check_type(value: Any) -> Any:
         if type(value) is not expected:
             raise ValueError(f"the value is {value!r:.60}, not of type {type_name}")
         return value
 
-    return replace(column, convert=check_type)
+    def check_range(value: Any) -> Any:
+        if bounds is not None and not bounds[0] <= value <= bounds[1]:
+            raise ValueError(f"the value {value} is too large for {column.schema.type.name}")
+        return value
+
+    return replace(column, convert=check_type if bounds is None else chain(check_type, check_range))
 
 
 def _check(table: str, columns: Sequence[JdbcColumn]) -> Callable[[list[Row]], None] | None:
@@ -203,14 +208,22 @@ def _raise_for_mismatch(
     `checks` contains (index in the row, column, expected types) for each column that needs the check.
     """
     for index, column, expected in checks:
-        if expected.issuperset({type(row[index]) for row in rows}):
+        bounds = INT_RANGES.get(column.schema.type)
+        if bounds is None and expected.issuperset({type(row[index]) for row in rows}):
             continue
-        row = next(row for row in rows if type(row[index]) not in expected)
+        row = next((row for row in rows if not _is_valid(row[index], expected, bounds)), None)
+        if row is None:
+            continue
         keys = [(number, other.name) for number, other in enumerate(columns) if other.is_key]
         raise ConnectError(
             f"{_location(table, column, row, keys)}: the column's type is {_type_name(column)}, but the value is "
             f"{row[index]!r:.60}; {_ADVICE}, or set unmappable.values=skip"
         )
+
+
+def _is_valid(value: Any, types: frozenset[type], bounds: tuple[int, int] | None) -> bool:
+    """Whether a value has one of the types, and, if it is an integer of a column with bounds, is within the bounds."""
+    return type(value) in types and (bounds is None or value is None or bounds[0] <= value <= bounds[1])
 
 
 def _type_name(column: JdbcColumn) -> str:

@@ -45,7 +45,7 @@ from headrace_connectors.jdbc.types import (
     may_exceed_schema,
     microseconds,
     to_decimal,
-    to_integer,
+    to_integer_of,
 )
 from headrace_connectors.jdbc.url import JdbcUrl
 
@@ -240,7 +240,7 @@ class SqliteDialect(Dialect):
         if isinstance(type_, Numeric) and schema is not None:
             if schema.type is Type.BYTES:
                 return to_decimal(scale_of(schema))
-            return float if schema.type is Type.FLOAT64 else to_integer
+            return float if schema.type is Type.FLOAT64 else to_integer_of(schema)
         if schema is not None and schema.type is Type.BYTES:
             return lambda value: value if isinstance(value, bytes) else str(value).encode()
         return None

@@ -213,6 +213,19 @@ def to_integer(value: Any) -> int:
     return integer
 
 
+def to_integer_of(schema: Schema) -> Converter:
+    """Return a function like `to_integer` that also raises ValueError for a number that is too large for `schema`."""
+    low, high = INT_RANGES[schema.type]
+
+    def convert(value: Any) -> int:
+        integer = to_integer(value)
+        if not low <= integer <= high:
+            raise ValueError(f"{value} is too large for {schema.type.name}")
+        return integer
+
+    return convert
+
+
 def timestamp_schema(granularity: str) -> Schema:
     """Return the schema of timestamp fields for a `timestamp.granularity`."""
     if granularity == "connect_logical":

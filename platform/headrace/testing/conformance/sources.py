@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from headrace.data.values import validate
 from headrace.testing.conformance.base import STOP_TIMEOUT_S, Conformance
 from headrace.testing.source_run import (
     LostAcknowledgement,
@@ -57,6 +58,14 @@ class SourceConformance(Conformance):
         assert len({self.identity(record) for record in run.records}) == 10
         assert run.calls[0] == "start"
         assert run.calls[-1] == "stop"
+
+    def test_keys_and_values_of_records_fit_their_schemas(self) -> None:
+        props = self.config()
+        self.produce(10)
+        for record in self.run(props, 100).records:
+            for schema, item in ((record.key_schema, record.key), (record.value_schema, record.value)):
+                if schema is not None:
+                    validate(schema, item)
 
     def test_no_records_are_read_from_an_empty_external_system(self) -> None:
         props = self.config()
