@@ -198,7 +198,8 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
         doc="What to do with values that their Connect type cannot represent, such as infinite timestamps, years "
         "before 1 or after 9999, the time 24:00:00, and SQLite values whose type is not their column's type. fail: "
         "fail the task. null: write null, if the column is nullable. clamp: write the nearest date or time. skip: skip "
-        "the row and log a warning; with errors.tolerance=all, the row is also sent to the dead letter queue.",
+        "the row and log a warning; with errors.tolerance=all, the row is also sent to the dead letter queue. If this "
+        "key is not set, errors.tolerance=all means skip.",
         group=_DATABASE,
     )
     timestamp_granularity: str = key(

@@ -67,10 +67,10 @@ def _table_errors(
         for table in tables:
             if reason := unsupported_reason(table, config):
                 yield ConfigError("table.whitelist", name, f"table {table} cannot be read: {reason}")
-            yield from _column_errors(config, dialect, connection, name, table)
+            yield from column_errors(config, dialect, connection, name, table)
 
 
-def _column_errors(
+def column_errors(
     config: JdbcSourceConfig, dialect: Dialect, connection: Connection, name: str, table: str
 ) -> Iterator[ConfigError]:
     """Yield errors in the columns of `table`. `name` is the table's name in table.whitelist."""

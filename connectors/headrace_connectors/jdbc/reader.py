@@ -248,9 +248,15 @@ class TableReader:
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
             has_wall_clock=timestamp is not None and timestamp.zone is not None,
-            unmappable_values=config.unmappable_values,
+            unmappable_values=self._unmappable_values(),
             report_skipped=None if self._report_skipped is None else self._report_row,
         )
+
+    def _unmappable_values(self) -> str:
+        """Return the value of unmappable.values. If it is not set, and errors are tolerated, rows are skipped."""
+        if self._report_skipped is not None and "unmappable.values" not in self._config.originals:
+            return "skip"
+        return self._config.unmappable_values
 
     def _find_offset_columns(self, columns: Sequence[JdbcColumn]) -> OffsetColumns:
         """Return the columns that make up a source offset.

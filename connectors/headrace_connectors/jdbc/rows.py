@@ -64,12 +64,12 @@ class RowConverter:
         self._report_skipped = report_skipped
         self._keys = [(index, column.name) for index, column in enumerate(columns) if column.is_key]
         self._on_unmappable = unmappable_values
-        self._check = _check(table, columns) if is_checked and unmappable_values == "fail" else None
-        if is_checked and unmappable_values != "fail":
-            columns = [_with_type_check(column) for column in columns]
+        self._check = _check(table, columns) if is_checked else None
         if has_unmappable:
             columns = [replace(column, convert=chain(reject_unmappable, column.convert)) for column in columns]
-        self._conversions = [(index, column) for index, column in enumerate(columns) if column.convert is not None]
+        self._conversions = _conversions(columns)
+        self._checking_conversions = _conversions([_with_type_check(column) for column in columns])
+        """The conversions that check each value. They are used for rows that `_check` rejects."""
 
     def convert(self, rows: list[Row]) -> list[Row]:
         """Convert the driver's values in `rows` to the values of record fields, and return the converted rows.
@@ -77,14 +77,20 @@ class RowConverter:
         If a value cannot be converted, the configuration key `unmappable.values` determines whether this method
         replaces the value, skips the row, or raises ConnectError.
         """
+        conversions = self._conversions
         if self._check is not None:
-            self._check(rows)
-        if not self._conversions or not rows:
+            try:
+                self._check(rows)
+            except ConnectError:
+                if self._on_unmappable == "fail":
+                    raise
+                conversions = self._checking_conversions
+        if not conversions or not rows:
             return rows
         transposed: list[Sequence[Any]] = list(zip(*rows, strict=True))
         is_changed = False
         skipped: set[int] = set()
-        for index, column in self._conversions:
+        for index, column in conversions:
             values = transposed[index]
             if column.identity_type is None or not {column.identity_type, _NULL}.issuperset(map(type, values)):
                 transposed[index] = self._converted(column, rows, values, skipped)
@@ -121,7 +127,7 @@ class RowConverter:
             raise ConnectError(f"{problem}; {self._advice(column, value)}") from error
 
     def _skip(self, row: Row, problem: str) -> None:
-        logger.warning("%s; skipping the row, because unmappable.values=skip", problem)
+        logger.warning("%s; skipping the row (unmappable.values=skip, or errors.tolerance=all)", problem)
         if self._report_skipped is not None:
             texts = {name: _text(value) for name, value in zip(self._names, row, strict=True)}
             self._report_skipped(texts, ValueError(problem))
@@ -136,6 +142,10 @@ class RowConverter:
 
     def _location(self, column: JdbcColumn, row: Row) -> str:
         return _location(self._table, column, row, self._keys)
+
+
+def _conversions(columns: Sequence[JdbcColumn]) -> list[tuple[int, JdbcColumn]]:
+    return [(index, column) for index, column in enumerate(columns) if column.convert is not None]
 
 
 def _text(value: Any) -> str | None:

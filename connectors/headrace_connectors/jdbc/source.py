@@ -247,12 +247,16 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
     def start(self, config: JdbcSourceConfig) -> None:
         for warning in config.warnings_about_keys():
             logger.warning("Connector %s: %s", self.context.connector_name, warning)
+        from headrace_connectors.jdbc.readable_tables import ReadableTables
+
         self._config = config
         self._dialect = _dialect(config)
         if config.sql:
             return
         self._tables = _with_retries(config, self._dialect, self._list_tables, self._wait)
         check_topics_unambiguous(self._tables)
+        self._readable = ReadableTables(config, self._dialect)
+        self._tables = _with_retries(config, self._dialect, lambda: self._readable.find(self._tables), self._wait)
         logger.info("Found %d tables to read: %s", len(self._tables), ", ".join(self._tables) or "none")
         in_context = contextvars.copy_context().run  # log lines of the thread then contain the connector's name
         self._monitor = threading.Thread(
@@ -391,15 +395,10 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         """Request new task configurations whenever the list of tables changes."""
         while not self._stopping.wait(self._config.table_poll_interval_ms / 1000):
             try:
-                tables = self._select(self._dialect.table_names())
+                tables = self._readable.find(self._select(self._dialect.table_names()), self._tables)
             except self._dialect.driver_error as error:
                 logger.warning("Cannot list the tables of the database, keeping the current list: %s", error)
                 continue
-            try:
-                check_topics_unambiguous(tables)
-            except ConnectError as error:
-                self.context.raise_error(error)
-                return
             if tables != self._tables:
                 logger.info("The tables to read are now %s; reconfiguring the tasks", ", ".join(tables) or "none")
                 self._tables = tables

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from headrace.api.config import config_def
-from headrace.api.errors import ConnectError, RecordErrors, RetriableError
+from headrace.api.errors import ConfigErrors, ConnectError, RecordErrors, RetriableError
 from headrace.converters.json_converter import JsonConverter
 from headrace.data.batch import SourceBatch
 from headrace.data.columns import CheckedRows
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
 from headrace.metrics import logs
 from headrace.plugins.creation import create_converter
+from headrace.testing import run_source
 from headrace_connectors.jdbc import sqlite, url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.database_validation import database_errors
@@ -466,7 +467,7 @@ def test_nanosecond_timestamps_that_may_exceed_int64_are_checked_by_the_converte
     database.execute("INSERT INTO prices VALUES ('2300-01-01 00:00:00')")
     (batch,) = read_all(_props(database, mode="bulk"))
     assert isinstance(batch.compact, CheckedRows)
-    (batch,) = read_all(_props(database, mode="bulk", timestamp_granularity="nanos_long"))
+    (batch,) = read_all(_props(database, mode="bulk", timestamp_granularity="nanos_long"), checks_values=False)
     assert batch.compact is None
     with pytest.raises(RecordErrors, match="valid_to"):
         create_converter(JsonConverter, {}, "value").from_connect_batch("prices", batch.value_schema, batch.values)
@@ -481,7 +482,7 @@ def test_rows_with_null_in_a_primary_key_column_are_checked_by_the_converter_ins
     (batch,) = read_all(props)
     assert isinstance(batch.compact, CheckedRows)
     database.execute("INSERT INTO codes VALUES (NULL)")
-    (batch,) = read_all(props)
+    (batch,) = read_all(props, checks_values=False)
     assert batch.compact is None
     assert batch.values == [("a",), (None,)]
 
@@ -586,21 +587,86 @@ def test_log_lines_of_the_table_monitor_contain_the_connector_context(
         connector.stop()
 
 
-def test_table_monitor_fails_the_connector_if_two_tables_would_be_written_to_the_same_topic(
-    database: sqlite3.Connection,
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("CREATE TABLE bad (name TEXT)", "bad"),
+        ("CREATE VIEW bad AS SELECT * FROM missing", "no such table: main.missing"),
+    ],
+)
+def test_table_that_cannot_be_read_does_not_stop_the_healthy_tables(
+    database: sqlite3.Connection, caplog: pytest.LogCaptureFixture, statement: str, reason: str
 ) -> None:
     _orders(database, 1)
     connector = JdbcSourceConnector()
-    failures: queue.Queue[Exception] = queue.Queue()
     connector.context = context = Context(Offsets())
-    context.raise_error = failures.put  # type: ignore[method-assign]
-    connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
+    props = _props(
+        database,
+        mode="incrementing",
+        incrementing_column_name="id",
+        table_poll_interval_ms="10",
+        table_types="TABLE,VIEW",
+    )
+    connector.start(JdbcSourceConfig.parse(props))
+
+    def errors() -> list[str]:
+        return [line.getMessage() for line in caplog.records if line.levelno == logging.ERROR]
+
     try:
-        connector._dialect.table_names = lambda: ["new.orders", "old.orders"]  # type: ignore[method-assign]
-        assert "new.orders and old.orders would be written to the same topic" in str(failures.get(timeout=30))
-        assert context.reconfigurations == 0
+        database.execute(statement)
+        wait_for(lambda: errors(), "the monitor logs an error", 30)
+        assert errors()[0].startswith("Table bad is skipped: ")
+        assert reason in errors()[0]
+        database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY)")
+        wait_for(lambda: context.reconfigurations == 1, "the monitor requests a reconfiguration", 30)
+        assert [each["tables"] for each in connector.task_configs(1)] == ["orders,people"]
+        assert len(errors()) == 1
     finally:
         connector.stop()
+    assert {batch.topic for batch in read_all(props)} == {"orders"}  # also after a restart
+
+
+def test_only_table_that_cannot_be_read_fails_the_task(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE bad (name TEXT)")
+    with pytest.raises((ConnectError, ConfigErrors)):
+        read_all(_props(database, mode="incrementing", incrementing_column_name="id"))
+
+
+def test_table_monitor_skips_a_new_table_that_would_be_written_to_the_topic_of_another_table(
+    database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    _orders(database, 1)
+    connector = JdbcSourceConnector()
+    connector.context = context = Context(Offsets())
+    connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
+    try:
+        connector._dialect.table_names = lambda: ["new.orders", "orders"]  # type: ignore[method-assign]
+        wait_for(lambda: "would be written to the same topic" in caplog.text, "the monitor logs an error", 30)
+        assert "Table new.orders is skipped: tables orders and new.orders would be written to" in caplog.text
+        assert context.reconfigurations == 0
+        assert connector.task_configs(1)[0]["tables"] == "orders"
+    finally:
+        connector.stop()
+
+
+@pytest.mark.parametrize("column", ["name TEXT", "n INT, name TEXT, at TIMESTAMP"])
+@pytest.mark.parametrize(
+    ("settings", "read"),
+    [({}, [1, 3]), ({"unmappable.values": "null"}, [1, 2, 3]), ({"unmappable.values": "fail"}, None)],
+)
+def test_row_with_an_unmappable_value_is_skipped_and_reported_if_errors_are_tolerated(
+    database: sqlite3.Connection, column: str, settings: dict[str, str], read: list[int] | None
+) -> None:
+    database.execute(f"CREATE TABLE items (id INTEGER PRIMARY KEY, {column})")
+    database.execute("INSERT INTO items (id, name) VALUES (1, 'a'), (2, CAST(x'62ff' AS TEXT)), (3, 'c')")
+    props = _props(database, mode="incrementing", incrementing_column_name="id") | settings
+    if read is None:
+        with pytest.raises(ConnectError, match="row id=2"):
+            run_source(JdbcSourceConnector, {**props, "errors.tolerance": "all"}, records=10)
+        return
+    run = run_source(JdbcSourceConnector, {**props, "errors.tolerance": "all"}, records=len(read))
+    assert [record.value["id"] for record in run.records] == read
+    assert len(run.skipped) == 3 - len(read)
 
 
 def test_query_that_failed_thousands_of_times_is_still_retried(
