@@ -3,6 +3,10 @@
 The source partition `{"filename": ...}` and the source offset `{"position": ...}` have the format
 of Apache Kafka's connector, but the position counts bytes. Apache Kafka's connector counts
 characters, so it resumes too early in files with non-ASCII text.
+
+The task follows log rotation. If another process has truncated the file (copytruncate), or has renamed it and created a
+new file, the task reads the open file to its end, and then continues at the start of the file. A file that is truncated
+and grows beyond the old size within a tenth of a second looks like a file that has only grown.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +23,7 @@ from headrace.api.connector import ExactlyOnceSupport, SourceConnector
 from headrace.api.errors import ConnectError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
+from headrace.data.columns import Values
 from headrace.data.schema import STRING_SCHEMA
 from headrace_connectors.file.config import FileStreamSourceConfig
 from headrace_connectors.file.lines import LineSplitter
@@ -29,6 +35,8 @@ BLOCK_BYTES = 1024 * 1024
 WAIT_S = 0.1
 MISSING_FILE_WAIT_S = 0.5
 _STDIN = 0
+_TRUNCATED, _REPLACED, _DELETED = "truncated", "replaced", "deleted"
+"""How another process has changed the file that the task reads."""
 
 
 class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
@@ -42,22 +50,28 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         self._partition = {"filename": config.file}
         self._warned_missing = False
         self._last_change = ""
+        self._last_lines: Values | None = None
+        """The lines at the end of a file that was truncated or replaced, which `poll` has not returned yet."""
         offset = self.context.offsets.read(self._partition) if config.file else None
         self._splitter = LineSplitter(_stored_position(config.file, offset))
 
     def poll(self) -> SourceBatch | None:
         """Return the available lines, or None after a short wait if there are none."""
-        splitter = self._splitter
-        if not splitter.has_lines and not self._read_more():
+        if not self._splitter.has_lines:
+            self._read_more()
+        if self._last_lines is not None:  # an empty batch also commits the offset 0 of the new file
+            lines, self._last_lines = self._last_lines, None
+        elif self._splitter.has_lines:
+            lines = self._splitter.next_lines(self.config.batch_size)
+        else:
             return None
-        lines = splitter.next_lines(self.config.batch_size)
         return SourceBatch(
             self.config.topic,
             lines,
             value_schema=STRING_SCHEMA,
             timestamps=time.time_ns() // 1_000_000,
             source_partition=self._partition,
-            source_offset={"position": splitter.position},
+            source_offset={"position": self._splitter.position},
         )
 
     def stop(self) -> None:
@@ -66,16 +80,14 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             os.close(self._descriptor)
         self._descriptor = None
 
-    def _read_more(self) -> bool:
+    def _read_more(self) -> None:
         if self._descriptor is None and not self._open():
-            return False
+            return
         block = self._read_block()
         if block:
             self._splitter.feed(block)
         elif self.config.file:
-            self._warn_if_file_changed(self.config.file)
-            self.context.wait(WAIT_S)
-        return self._splitter.has_lines
+            self._follow_file(self.config.file)
 
     def _read_block(self) -> bytes:
         assert self._descriptor is not None
@@ -89,27 +101,49 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             self.context.wait(WAIT_S)
         return block
 
-    def _warn_if_file_changed(self, file: str) -> None:
-        """Log a warning if another process has truncated, deleted or replaced the file.
+    def _follow_file(self, file: str) -> None:
+        """Continue at the start of the file if another process has truncated or replaced it. Otherwise, wait.
 
-        The task calls this method whenever it has read the file to the end. It logs one warning for each change.
+        The task calls this method whenever it has read the open file to the end.
         """
+        change = self._find_change(file)
+        is_new = change != self._last_change
+        self._last_change = change
+        if change == _TRUNCATED or (change == _REPLACED and not is_new):
+            self._restart_file(file, change)
+            return
+        if change == _DELETED and is_new:
+            log.info("File %s was deleted or renamed: reading the open file until a new file has this name", file)
+        # After a file was replaced, wait once, because a process may still write to the renamed file.
+        self.context.wait(WAIT_S)
+
+    def _find_change(self, file: str) -> str:
+        """Return how another process has changed the file since the task opened it, or an empty string."""
         assert self._descriptor is not None
         opened = os.fstat(self._descriptor)
+        if not stat.S_ISREG(opened.st_mode):
+            return ""
         try:
-            replaced = not os.path.samestat(opened, os.stat(file))
+            if not os.path.samestat(opened, os.stat(file)):
+                return _REPLACED
         except OSError:
-            replaced = True
-        size, position = opened.st_size, self._splitter.position
-        change = "deleted or replaced" if replaced else "truncated" if size < position else ""
-        if change and change != self._last_change:
-            log.warning(
-                "File %s was %s after the task had read %d bytes. The task does not read new data in the first %d "
-                "bytes of the file. To read this data, stop the connector and reset its offsets. To continue after "
-                "this data, restart the task",
-                file, change, position, position,
-            )  # fmt: skip
-        self._last_change = change
+            return _DELETED
+        return _TRUNCATED if opened.st_size < os.lseek(self._descriptor, 0, os.SEEK_CUR) else ""
+
+    def _restart_file(self, file: str, change: str) -> None:
+        """Read the file from its start. The bytes after the last line terminator become the last line before this."""
+        assert self._descriptor is not None
+        log.info("File %s was %s: continuing at byte 0", file, change)
+        splitter, self._splitter = self._splitter, LineSplitter()
+        self._last_change = ""
+        if splitter.partial_bytes:
+            splitter.feed(b"\n")
+        self._last_lines = splitter.next_lines(1) if splitter.has_lines else []
+        if change == _TRUNCATED:
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+        else:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def _open(self) -> bool:
         file = self.config.file
@@ -128,12 +162,12 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             raise ConnectError(f"Cannot read file {file}: {error.strerror}") from error
         size = os.fstat(self._descriptor).st_size
         if self._splitter.position > size:
-            log.warning(
-                "File %s has only %d bytes, but the stored offset is %d: waiting until the file is longer",
-                file,
-                size,
-                self._splitter.position,
-            )
+            log.info(
+                "File %s has only %d bytes, but the stored offset is %d, so the file was truncated or replaced: "
+                "continuing at byte 0",
+                file, size, self._splitter.position,
+            )  # fmt: skip
+            self._splitter = LineSplitter()
         os.lseek(self._descriptor, self._splitter.position, os.SEEK_SET)
         log.info("File %s: reading from byte %d", file, self._splitter.position)
         return True
