@@ -49,16 +49,23 @@ def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], A
     if target is Type.FLOAT32 and schema is None:
         cast = _to_schemaless_float
     base = to_base(schema) if schema is not None and is_logical(schema) and target is not Type.STRING else None
+    if base is not None:
+        cast = _after_base(cast, base)
 
     def apply(value: Any) -> Any:
         if value is None:
             return None
         try:
-            return cast(value if base is None or isinstance(value, Decimal) else base(value))
+            return cast(value)
         except (DataError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise record_error(message_of(error), place, target.name, type_name(value, schema)) from None
 
     return apply
+
+
+def _after_base(cast: Callable[[Any], Any], base: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that casts the base value of a logical value. Decimals are cast directly."""
+    return lambda value: cast(value if isinstance(value, Decimal) else base(value))
 
 
 def _to_integer(target: Type) -> Callable[[Any], int]:
@@ -82,16 +89,16 @@ def _to_integer(target: Type) -> Callable[[Any], int]:
 
 
 def _to_double(value: Any) -> float:
-    if isinstance(value, (int, float, Decimal)):
-        try:
-            return float(value)
-        except OverflowError:
-            return float("inf") if value > 0 else float("-inf")
     if isinstance(value, str):
         text = _FLOAT.fullmatch(value.strip())
         if text is None:
             raise _out_of_range(value)
         return float(text[1])
+    if isinstance(value, (int, float, Decimal)):
+        try:
+            return float(value)
+        except OverflowError:
+            return float("inf") if value > 0 else float("-inf")
     raise _unexpected(value)
 
 
@@ -100,7 +107,7 @@ def _to_float(value: Any) -> float:
 
 
 def _to_schemaless_float(value: Any) -> Float32:
-    return Float32(_to_float(value))
+    return Float32(float32(value if value.__class__ is float else _to_double(value)))
 
 
 def _to_boolean(value: Any) -> bool:

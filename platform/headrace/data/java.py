@@ -12,7 +12,7 @@ import struct as binary
 from collections.abc import Iterable
 from functools import lru_cache
 
-_FLOAT = binary.Struct(">f")
+_pack_float, _unpack_float = binary.Struct(">f").pack, binary.Struct(">f").unpack
 _BLANKS = "".join(map(chr, range(33)))
 
 
@@ -77,9 +77,10 @@ def _scientific_text(text: str) -> str:
 def float32(value: float) -> float:
     """Round to the nearest 32-bit float, as Java's ``(float)`` cast does. Out-of-range values become infinity."""
     try:
-        return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
+        rounded: float = _unpack_float(_pack_float(value))[0]
     except OverflowError:
         return math.copysign(math.inf, value)
+    return rounded
 
 
 class Float32(float):

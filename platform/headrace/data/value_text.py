@@ -64,11 +64,11 @@ def _embedded_text(value: Any, schema: Schema | None = None) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, (int, Decimal)):
+        return str(value)
     if isinstance(value, float):
         is_single = isinstance(value, Float32) or (schema is not None and schema.type is Type.FLOAT32)
         return float_text(value) if is_single else double_text(value)
-    if isinstance(value, (int, Decimal)):
-        return str(value)
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -78,8 +78,8 @@ def _embedded_text(value: Any, schema: Schema | None = None) -> str:
         return "[" + ",".join(_embedded_text(item, element) for item in value) + "]"
     if isinstance(value, dict):
         keys, items = (None, None) if schema is None else (schema.key_schema, schema.value_schema)
-        pairs = [(_embedded_text(key, keys), _embedded_text(item, items)) for key, item in value.items()]
-        return "{" + ",".join(f"{key}:{item}" for key, item in pairs) + "}"
+        entries = [f"{_embedded_text(key, keys)}:{_embedded_text(item, items)}" for key, item in value.items()]
+        return "{" + ",".join(entries) + "}"
     if isinstance(value, Struct):
         fields = value.schema.fields
         pairs = [(_embedded_text(field.name), _embedded_text(value[field.name], field.schema)) for field in fields]
