@@ -30,7 +30,10 @@ class RecordMetadata(NamedTuple):
 
 
 class OffsetReader(Protocol):
-    """Reads the committed source offsets of a connector."""
+    """Reads the committed source offsets of a connector.
+
+    The methods raise DataError if a value of a source partition is not None, a bool, an int, a float or a str.
+    """
 
     def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the last committed offset of that source partition, or None."""

@@ -32,7 +32,7 @@ from headrace.data.batch import SourceBatch, from_records
 from headrace.data.records import SourceRecord
 from headrace.runtime.offsets_tracker import Offset, OffsetsTracker, Submission
 from headrace.runtime.task_effects import Fail, ReportState, Wait
-from headrace.stores.offset_keys import canonical
+from headrace.stores.offset_keys import canonical, check_types
 
 log = logging.getLogger(__name__)
 
@@ -459,7 +459,30 @@ class SourceTaskCore:
 
 
 def polled_batches(polled: Any, task_class: str) -> list[SourceBatch]:
-    """Convert the result of `poll` to batches. Raises TypeError if it contains an item that is not a record."""
+    """Convert the result of `poll` to batches.
+
+    Raises TypeError if the result contains an item that is not a record, and DataError if a source partition or source
+    offset cannot be stored.
+    """
+    batches = _as_batches(polled, task_class)
+    for batch in batches:
+        _check_offsets(batch)
+    return batches
+
+
+def _check_offsets(batch: SourceBatch) -> None:
+    """Raise DataError if the source partition or a source offset of the batch cannot be stored."""
+    check_types("Source partition", batch.source_partition)
+    if batch.source_offset is not None:
+        check_types("Source offset", batch.source_offset)
+    checked: Any = batch.source_offset  # consecutive records often share one offset object
+    for offset in batch.source_offsets or ():
+        if offset is not checked:
+            check_types("Source offset", offset)
+            checked = offset
+
+
+def _as_batches(polled: Any, task_class: str) -> list[SourceBatch]:
     if polled is None:
         return []
     if isinstance(polled, SourceBatch):

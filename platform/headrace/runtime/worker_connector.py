@@ -25,6 +25,7 @@ from headrace.runtime.channel import Channel, ChannelClosed, RemoteError, messag
 from headrace.runtime.spec import ConnectorSpec, InstanceId
 from headrace.runtime.task_plugins import task_class_name, use_plugin_path
 from headrace.runtime.traces import trace_of
+from headrace.stores.offset_keys import requested_partitions
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -172,7 +173,7 @@ class _Context:
 
     def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
         """Return the last committed offsets of source partitions."""
-        wanted = [dict(partition) for partition in partitions]
+        wanted = requested_partitions(partitions)
         return self._worker_connector.request(messages.ReadOffsets(self._instance, wanted))
 
     def request_task_reconfiguration(self) -> None:

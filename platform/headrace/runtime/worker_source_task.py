@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.api.errors import ConnectError
 from headrace.api.task import RecordMetadata, SourceTask
-from headrace.data.batch import SourceBatch, from_records
+from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
 from headrace.metrics import logs
 from headrace.runtime import client_configs
@@ -34,6 +34,7 @@ from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.topic_creator import TopicCreator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
+from headrace.stores.offset_keys import requested_partitions
 from headrace_broker.client.delivery import RecordMetadata as SendMetadata
 from headrace_broker.client.errors import ClosedError, RecordTooLargeError
 from headrace_broker.client.producer import Producer
@@ -117,9 +118,12 @@ class WorkerSourceTask(WorkerTask):
         self._producer = self.open_client(lambda: Producer.open(config, is_at_least_once=True))
 
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:
-        """Handle a record that the task skips. Raises ToleranceExceeded if errors are not tolerated."""
-        [part] = from_records([record])
-        assert isinstance(part, SourceBatch)
+        """Handle a record that the task skips.
+
+        Raises ToleranceExceeded if errors are not tolerated, and DataError if the record's source partition or source
+        offset cannot be stored.
+        """
+        [part] = core.polled_batches([record], type(self.task).display_class())
         failure = Failure(Stage.TASK_POLL, type(self.task).display_class(), error, 1)
         self._errors.log_failure(failure, part)
         if self._has_queue:
@@ -383,7 +387,7 @@ class _Context(TaskContext):
 
     def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
         """Return the last committed offsets of source partitions."""
-        wanted = [dict(partition) for partition in partitions]
+        wanted = requested_partitions(partitions)
         return self._worker_task.from_loop(self._worker_task.read_offsets(wanted))
 
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Offset keys and values as JSON bytes, with map entries in Java's order. No I/O.
+"""Offset keys and values as JSON bytes, with map entries in Java's order, and the types that they may contain. No I/O.
 
 The key of a source offset is `["<connector>",{<partition>}]`, and the value is `{<offset>}`. Java writes maps in
 `HashMap` order. This module uses the same order, because compaction and partitioning of the offsets topic depend on the
@@ -9,14 +9,44 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headrace.data.errors import DataError
 from headrace.data.java import hash_map_order
 from headrace.stores.connect_json import encode
 
 Partition = Mapping[str, Any]
 Offset = Mapping[str, Any]
+_PRIMITIVE_TYPES = frozenset({type(None), bool, int, float, str})
+
+
+def check_types(kind: str, value: Any) -> None:
+    """Raise DataError unless `value` is a map of strings to JSON primitives, as in Kafka Connect's OffsetUtils.
+
+    `kind` is "Source offset" or "Source partition". JSON has no other primitive types: a task would read a datetime or
+    bytes as a string after a restart. Subclasses of the types are rejected for the same reason.
+    """
+    if not isinstance(value, Mapping):
+        raise DataError(f"{kind} {value!r} has the type {type(value).__name__}: it must be a map")
+    for name, item in value.items():
+        if not isinstance(name, str):
+            raise DataError(f"{kind} {value!r}: the key {name!r} has the type {type(name).__name__}: it must be a str")
+        if type(item) not in _PRIMITIVE_TYPES:
+            raise DataError(
+                f"{kind} {value!r}: the value of {name!r} has the type {type(item).__name__}: it must be None, a bool, "
+                "an int, a float or a str. Convert it, for example a datetime with isoformat()"
+            )
+        if type(item) is float and not math.isfinite(item):
+            raise DataError(f"{kind} {value!r}: the value of {name!r} is {item}, which JSON cannot represent")
+
+
+def requested_partitions(partitions: Iterable[Partition]) -> list[dict[str, Any]]:
+    """Return copies of the source partitions whose offsets a task or connector reads. Raises DataError."""
+    wanted = [dict(partition) for partition in partitions]
+    for partition in wanted:
+        check_types("Source partition", partition)
+    return wanted
 
 
 def encode_key(connector: str, partition: Partition) -> bytes:

@@ -321,6 +321,7 @@ class _SourceContext(VirtualContext):
         self._skipped = skipped
 
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:
+        core.polled_batches([record], "the source task")  # raises the error that a worker would raise
         if not ErrorPolicy.from_config(self.props).tolerate:
             raise ConnectError(f"a record was skipped, although errors.tolerance=none: {error}") from error
         self._skipped.append((record, error))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headrace.stores.offset_keys import check_types
+
 
 class VirtualClock:
     """A clock that advances only when a task waits.
@@ -76,5 +78,10 @@ class StoredOffsets:
 
 
 def partition_key(partition: Any) -> tuple[tuple[str, Any], ...]:
-    """Return a source partition as a tuple of its sorted items, which can be the key of a dict."""
-    return tuple(sorted(partition.items() if isinstance(partition, Mapping) else partition))
+    """Return a source partition as a tuple of its sorted items, which can be the key of a dict.
+
+    Raises DataError if a worker could not store the partition.
+    """
+    items = dict(partition)
+    check_types("Source partition", items)
+    return tuple(sorted(items.items()))

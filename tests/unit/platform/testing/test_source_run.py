@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -199,3 +202,65 @@ def test_run_source_with_several_tasks_reads_all_source_partitions() -> None:
     assert set(values(run.records)) == set(range(5))
     with pytest.raises(ValueError, match=r"source partitions: use SourceRun\.offsets"):
         assert run.offset
+
+
+NOT_JSON = [dt.datetime(2026, 1, 1), b"x", Decimal("1.5"), (1, 2), [1], {"a": 1}, math.nan, math.inf]
+
+
+@pytest.mark.parametrize("value", NOT_JSON, ids=repr)
+def test_source_offset_with_a_value_that_a_worker_would_read_as_another_type_is_rejected_at_the_poll(
+    value: Any,
+) -> None:
+    @source
+    def ticks(config: NumbersConfig, offset: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
+        yield SourceRecord(topic="t", value=1, source_offset={"ok": 1, "position": value})
+
+    with pytest.raises(DataError, match=r"^Source offset .*: the value of 'position' "):
+        run_source(ticks, {}, records=1)
+
+
+@pytest.mark.parametrize("offset", [{1: 2}, {None: 2}, 5, "text", [("n", 1)]], ids=repr)
+def test_source_offset_that_is_not_a_map_with_string_keys_is_rejected_at_the_poll(offset: Any) -> None:
+    class OffsetTask(SourceTask[Config]):
+        def poll(self) -> Any:
+            return [SourceRecord(topic="t", value=1, source_partition={"p": 1}, source_offset=offset)]
+
+    with pytest.raises(DataError, match=r"^Source offset "):
+        run_source(OffsetTask, {}, records=1)
+
+
+@pytest.mark.parametrize("has_records", [True, False])
+def test_source_offsets_of_a_batch_are_checked_at_the_poll(has_records: bool) -> None:
+    class BatchTask(SourceTask[Config]):
+        def poll(self) -> Any:
+            values = [1, 2] if has_records else []
+            offsets: Any = [{"n": 1}, {"n": b"2"}] if has_records else None
+            last: Any = {"n": 2} if has_records else {"n": b"2"}
+            return SourceBatch("t", values, source_partition={}, source_offset=last, source_offsets=offsets)
+
+    with pytest.raises(DataError, match="the value of 'n' has the type bytes"):
+        run_source(BatchTask, {}, records=2)
+
+
+def test_source_partition_with_a_value_that_json_cannot_represent_is_rejected_at_the_poll_and_at_a_read() -> None:
+    class PartitionTask(SourceTask[NumbersConfig]):
+        def start(self, config: NumbersConfig) -> None:
+            if config.mode == "read":
+                self.context.offsets.read({"day": dt.date(2026, 1, 1)})
+
+        def poll(self) -> Any:
+            return [SourceRecord(topic="t", value=1, source_partition={"day": dt.date(2026, 1, 1)}, source_offset={})]
+
+    for mode in ("poll", "read"):
+        with pytest.raises(DataError, match=r"^Source partition .*: the value of 'day' has the type date"):
+            run_source(PartitionTask, {"mode": mode}, records=1)
+
+
+def test_source_offset_with_every_json_primitive_is_committed() -> None:
+    offset = {"null": None, "bool": True, "int": 2**70, "float": 1.5, "str": "text"}
+
+    @source
+    def ticks(config: NumbersConfig, committed: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
+        yield SourceRecord(topic="t", value=1, source_offset=offset)
+
+    assert run_source(ticks, {}, records=1).offset == offset
