@@ -12,11 +12,11 @@ from headrace.data.batch import from_records
 from headrace.data.records import ConnectRecord
 from headrace.data.schema import Schema
 from headrace.plugins.creation import create, create_converter
-from headrace.runtime.chain import Step
+from headrace.runtime.chain import Step, TransformChain
 from headrace.runtime.error_policy import ErrorPolicy, ToleranceExceeded
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
-from headrace.testing.task_configs import transform_chain
+from headrace.testing.task_configs import error_operator
 from headrace.testing.virtual_time import VirtualClock
 
 _R = TypeVar("_R", bound=ConnectRecord)
@@ -53,7 +53,8 @@ def apply(
                 "'predicates.p.type': ...}, records)"
             )
         steps = [Step(create(transforms, props or {}))]
-    chain = transform_chain(steps, ErrorPolicy.from_config({}), VirtualClock(math.inf), lambda failure, part: None)
+    operator = error_operator(ErrorPolicy.from_config({}), VirtualClock(math.inf), lambda failure, part: None)
+    chain = TransformChain(steps, operator)
     try:
         results = [
             each for batch in from_records(records) for result in chain.apply(batch) for each in _records(result)

@@ -13,14 +13,15 @@ from headrace.data.batch import SinkBatch, from_records
 from headrace.data.records import SinkRecord
 from headrace.data.sink_records import SinkRecords
 from headrace.runtime import sink_task_core as core
+from headrace.runtime.chain import TransformChain
 from headrace.runtime.error_policy import ErrorPolicy, Failure, ToleranceExceeded
 from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.testing.task_configs import (
     CONNECTOR_NAME,
     connector_class_of,
+    error_operator,
     task_configs,
     task_plugins,
-    transform_chain,
 )
 from headrace.testing.virtual_time import StoredOffsets, VirtualClock, VirtualContext
 
@@ -188,7 +189,8 @@ class _SinkTaskRun:
         config = task_configs(plugin, props, StoredOffsets())[0]
         self._task: SinkTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]
         self._plugins = task_plugins(plugin, props, config)
-        self._chain = transform_chain(self._plugins.make_steps(), self._policy, self._clock, self._report_failure)
+        operator = error_operator(self._policy, self._clock, self._report_failure)
+        self._chain = TransformChain(self._plugins.make_steps(), operator)
         self._task.context = _SinkContext(self, self._clock, config)
 
     def run_to_the_end(self) -> bool:

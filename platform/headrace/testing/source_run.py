@@ -15,14 +15,16 @@ from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
 from headrace.plugins.connector_config import framework_value
 from headrace.runtime import source_task_core as core
+from headrace.runtime.chain import TransformChain
+from headrace.runtime.conversion import ToBytes
 from headrace.runtime.error_policy import ErrorPolicy, Failure
 from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.testing.task_configs import (
     CONNECTOR_NAME,
     connector_class_of,
+    error_operator,
     task_configs,
     task_plugins,
-    transform_chain,
 )
 from headrace.testing.virtual_time import StoredOffsets, VirtualClock, VirtualContext
 
@@ -69,7 +71,10 @@ class SourceRun:
     """The result of `run_source`: the records, the committed offsets, and the calls of the tasks' methods."""
 
     records: list[SourceRecord] = field(default_factory=list)
-    """The written records in order, after transforms; also those that were read again after a fault."""
+    """The written records in order, after transforms, as they were before the conversion to bytes.
+
+    Records that were read again after a fault are contained again.
+    """
 
     skipped: list[tuple[SourceRecord, Exception]] = field(default_factory=list)
     """The records that ``errors.tolerance=all`` skipped, with their errors."""
@@ -176,7 +181,10 @@ class _SourceTaskRun:
             tolerates_errors=policy.tolerate,
             commits_records=type(self._task).commit_record is not SourceTask.commit_record,
         )
-        self._chain = transform_chain(self._plugins.make_steps(), policy, self._clock, self._report_failure)
+        operator = error_operator(policy, self._clock, self._report_failure, core.describe)
+        self._chain = TransformChain(self._plugins.make_steps(), operator)
+        self._converters = self._plugins.make_converters()
+        self._to_bytes = ToBytes(self._converters, operator)
         self._task.context = _SourceContext(self._clock, config, number, run._stored, run.skipped)
 
     def run_to_the_end(self) -> bool:
@@ -190,6 +198,7 @@ class _SourceTaskRun:
             return False
         finally:
             self._chain.close()
+            self._converters.close()
         self._call("stop", self._task.stop)
         return True
 
@@ -261,9 +270,17 @@ class _SourceTaskRun:
 
     def _outgoing(self, batch: SourceBatch, index: int | None) -> list[core.OutgoingRecords]:
         return [
-            core.OutgoingRecords(core.topic_of(result), result.partition, result, index)
+            core.OutgoingRecords(core.topic_of(converted), converted.partition, converted, index)
             for result in self._chain.apply(batch)
+            for converted in self._convertible(result)
         ]
+
+    def _convertible(self, batch: Any) -> list[Any]:
+        """Convert the records as a worker does, and return those that the converters did not skip, unconverted."""
+        core.topic_of(batch)
+        now_ms = self._clock.now_ms
+        indexes = [index for index in range(len(batch)) if self._to_bytes.convert(batch.take([index]), now_ms)]
+        return [batch.take(indexes)] if indexes else []
 
     def _send(self, send: core.Send) -> None:
         """Add the records to the result, and acknowledge them unless the fault LostAcknowledgement is due."""

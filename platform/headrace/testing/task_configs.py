@@ -1,14 +1,13 @@
-"""Creates a task's configuration, plug-ins and transforms in memory, from a connector and its configuration."""
+"""Creates a task's configuration and plug-ins in memory, from a connector and its configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 from headrace.api.connector import Connector, connector_for
 from headrace.api.task import Task
-from headrace.runtime.chain import Step, TransformChain
 from headrace.runtime.error_policy import ErrorPolicy, Failure
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins, class_path
@@ -16,6 +15,9 @@ from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.testing.virtual_time import StoredOffsets, VirtualClock
 
 CONNECTOR_NAME = "test"
+_JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
+WORKER_CONFIG = {"key.converter": _JSON_CONVERTER, "value.converter": _JSON_CONVERTER}
+"""The worker's configuration: like Kafka's example configurations, it selects JsonConverter with schemas."""
 
 
 class ConnectorContext:
@@ -81,24 +83,27 @@ def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[st
         number=number,
         config={**config, "task.class": class_path(connector.task_class)},
         connector_config={**props, "name": CONNECTOR_NAME},
-        worker={},
+        worker=WORKER_CONFIG,
     )
     return Plugins(spec)
 
 
-def transform_chain(
-    steps: Sequence[Step], policy: ErrorPolicy, clock: VirtualClock, report: Callable[[Failure, Any], None]
-) -> TransformChain:
-    """Return a chain of the transforms in `steps`. `policy` determines which failures are retried or tolerated.
+def error_operator(
+    policy: ErrorPolicy,
+    clock: VirtualClock,
+    report: Callable[[Failure, Any], None],
+    describe: Callable[[Any], str] = repr,
+) -> RetryWithToleranceOperator:
+    """Return the operator that runs transforms and converters. `policy` determines the retried and tolerated failures.
 
-    Retries wait in the virtual time of `clock`. Tolerated failures are passed to `report`.
+    Retries wait in the virtual time of `clock`. Tolerated failures are passed to `report`. `describe` returns a
+    description of the first record of a batch, for messages.
     """
-    operator = RetryWithToleranceOperator(
+    return RetryWithToleranceOperator(
         policy,
         report=report,
-        describe=repr,
+        describe=describe,
         now_ms=lambda: clock.now_ms,
         wait_ms=lambda delay_ms: clock.wait(delay_ms / 1000),
         rng=Random(0),
     )
-    return TransformChain(steps, operator)

@@ -12,19 +12,23 @@ import pytest
 
 from headrace.api import (
     Config,
+    ConnectError,
     ConnectRecord,
     DataError,
     RecordMetadata,
     RetriableError,
+    Schema,
     SourceBatch,
     SourceRecord,
     SourceTask,
+    Struct,
     Wait,
     key,
     source,
     transform,
     wait,
 )
+from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, struct
 from headrace.testing import LostAcknowledgement, PauseSource, RestartSource, run_source
 
 
@@ -264,3 +268,65 @@ def test_source_offset_with_every_json_primitive_is_committed() -> None:
         yield SourceRecord(topic="t", value=1, source_offset=offset)
 
     assert run_source(ticks, {}, records=1).offset == offset
+
+
+USER_SCHEMA = struct([("id", INT64_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
+
+
+class StructTask(SourceTask[NumbersConfig]):
+    """A source task that returns a valid struct and then, if `mode` is set, an invalid value."""
+
+    def start(self, config: NumbersConfig) -> None:
+        self.records = [
+            self.record(1, USER_SCHEMA, Struct(USER_SCHEMA, {"id": 1})),
+            *{
+                "missing field": [self.record(2, USER_SCHEMA, Struct(USER_SCHEMA, {"name": "a"}))],
+                "missing schema": [self.record(2, None, Struct(USER_SCHEMA, {"id": 2}))],
+                "wrong type": [self.record(2, INT64_SCHEMA, "two")],
+                "bad key": [self.record(2, INT64_SCHEMA, 2, key_schema=INT64_SCHEMA, key="two")],
+                "bytes": [self.record(2, None, b"\xff")],
+                "": [],
+            }[config.mode],
+            self.record(3, USER_SCHEMA, Struct(USER_SCHEMA, {"id": 3})),
+        ]
+
+    def record(self, number: int, schema: Schema | None, value: Any, **attributes: Any) -> SourceRecord:
+        offset = {"n": number}
+        return SourceRecord(topic="t", value_schema=schema, value=value, source_offset=offset, **attributes)
+
+    def poll(self) -> list[SourceRecord] | None:
+        records, self.records = self.records, []
+        return records
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("missing field", 'VALUE_CONVERTER.*null value for field that is required.*"id"'),
+        ("missing schema", r"VALUE_CONVERTER.*Mismatching schema\."),
+        ("wrong type", "VALUE_CONVERTER.*Invalid type for INT64: str"),
+        ("bad key", "KEY_CONVERTER.*Invalid type for INT64: str"),
+    ],
+)
+def test_record_that_the_json_converter_rejects_fails_the_run_or_is_skipped(mode: str, message: str) -> None:
+    with pytest.raises(ConnectError, match=message):
+        run_source(StructTask, {"mode": mode}, records=3)
+    run = run_source(StructTask, {"mode": mode, "errors.tolerance": "all"}, records=3)
+    assert [record.value["id"] for record in run.records] == [1, 3]
+    assert [record.source_offset for record, _ in run.skipped] == [{"n": 2}]
+    assert run.offset == {"n": 3}
+
+
+def test_run_source_uses_the_converters_of_the_connector_configuration() -> None:
+    text_props = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+    assert len(run_source(StructTask, text_props, records=2).records) == 2
+    assert len(run_source(StructTask, {"mode": "bytes"}, records=3).records) == 3
+    bytes_props = {"value.converter": "org.apache.kafka.connect.converters.ByteArrayConverter", "mode": "bytes"}
+    with pytest.raises(ConnectError, match="ByteArrayConverter"):
+        run_source(StructTask, bytes_props, records=3)
+
+
+def test_run_source_returns_records_as_they_were_before_their_conversion() -> None:
+    [first, _] = run_source(StructTask, {}, records=2).records
+    assert first.value == Struct(USER_SCHEMA, {"id": 1})
+    assert first.value_schema == USER_SCHEMA
