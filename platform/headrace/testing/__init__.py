@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.testing.source_run import RestartSource as RestartSource
     from headrace.testing.source_run import SourceRun as SourceRun
     from headrace.testing.source_run import run_source as run_source
+    from headrace.testing.virtual_time import RepeatedRetriableError as RepeatedRetriableError
     from headrace.testing.worker import ConnectWorker as ConnectWorker
     from headrace.testing.worker import ConnectWorkerError as ConnectWorkerError
 
@@ -47,6 +48,7 @@ _MODULES = {
     "RestartSource": "source_run",
     "SourceRun": "source_run",
     "run_source": "source_run",
+    "RepeatedRetriableError": "virtual_time",
     "ConsumerRecord": "broker",
     "KafkaBroker": "broker",
     "Fault": "broker_faults",

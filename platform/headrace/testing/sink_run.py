@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from headrace.testing.task_configs import (
     task_configs,
     task_plugins,
 )
-from headrace.testing.virtual_time import StoredOffsets, VirtualClock, VirtualContext
+from headrace.testing.virtual_time import RetryLimit, StoredOffsets, VirtualClock, VirtualContext
 
 MAX_POLL_RECORDS = 500
 COMMIT_INTERVAL_S = 60.0
@@ -111,10 +112,9 @@ def run_sink(
     log = _Log(records)
     run = SinkRun(committed=dict(committed or {}))
     remaining = sorted(faults, key=lambda fault: getattr(fault, "after_put", getattr(fault, "put", 0)))
-    while True:
-        instance = _SinkTaskRun(plugin, props, log, run, remaining, max_poll_records)
-        if instance.run_to_the_end():
-            return run
+    while not _SinkTaskRun(plugin, props, log, run, remaining, max_poll_records).run_to_the_end():
+        gc.collect()  # frees the killed task, which has a reference cycle with its context, and its connections
+    return run
 
 
 class _Log:
@@ -180,6 +180,7 @@ class _SinkTaskRun:
     ) -> None:
         self._log, self._run, self._faults = log, run, faults
         self._clock = VirtualClock(LIMIT_S)
+        self._put_limit = RetryLimit("put")
         self._core = core.SinkTaskCore(f"{CONNECTOR_NAME}-0", records_max=records_max)
         self._positions: dict[TopicPartition, int] = {}
         self._paused: frozenset[TopicPartition] = frozenset()
@@ -312,10 +313,12 @@ class _SinkTaskRun:
             if isinstance(fault, LostPut):
                 raise RetriableError("the fault LostPut makes the worker call put again with the same records")
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
+            self._put_limit.failed(error)
             self._carry_out(self._core.put_failed(error, now_ms=self._clock.now_ms))
         else:
             if self._untolerated is not None:
                 raise self._untolerated
+            self._put_limit.succeeded()
             self._carry_out(self._core.put_succeeded(now_ms=self._clock.now_ms))
         self._inject(fault)
 

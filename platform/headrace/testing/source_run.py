@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from headrace.testing.task_configs import (
     task_configs,
     task_plugins,
 )
-from headrace.testing.virtual_time import StoredOffsets, VirtualClock, VirtualContext
+from headrace.testing.virtual_time import RetryLimit, StoredOffsets, VirtualClock, VirtualContext
 
 IDLE_S = 60.0
 EMPTY_POLL_S = 1.0
@@ -126,7 +127,7 @@ def run_source(
     for number, config in enumerate(configs):
         progress = _Progress(wanted=records, idle_s=idle_s, faults=list(faults))
         while not _SourceTaskRun(plugin, props, config, number, run, progress).run_to_the_end():
-            pass
+            gc.collect()  # frees the killed task, which has a reference cycle with its context, and its connections
     return run
 
 
@@ -170,6 +171,7 @@ class _SourceTaskRun:
     ) -> None:
         self._run, self._progress = run, progress
         self._clock = VirtualClock(LIMIT_S)
+        self._poll_limit = RetryLimit("poll")
         self._last_record_s = 0.0
         self._is_acknowledgement_lost = False
         self._end_offsets: dict[str, int] = {}  # by topic
@@ -254,8 +256,10 @@ class _SourceTaskRun:
         try:
             polled = self._call("poll", self._task.poll)
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
+            self._poll_limit.failed(error)
             self._carry_out(self._core.poll_failed(error, now_ms=self._clock.now_ms))
             return
+        self._poll_limit.succeeded()
         batches = core.polled_batches(polled, type(self._task).display_class())
         if any(len(batch) for batch in batches):
             self._last_record_s = self._clock.now_s

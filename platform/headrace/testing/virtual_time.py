@@ -5,7 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headrace.api.errors import ConnectError, RetriableError
 from headrace.stores.offset_keys import check_types
+
+EQUAL_ERRORS_MAX = 100
+
+
+class RepeatedRetriableError(ConnectError):
+    """A call of a task raised equal RetriableErrors EQUAL_ERRORS_MAX times in a row.
+
+    A worker would continue to retry the call. In virtual time, no other process can remove the error's cause.
+    """
+
+
+class RetryLimit:
+    """Counts the equal RetriableErrors that one method of a task raises in a row."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._text = ""
+        self._count = 0
+
+    def succeeded(self) -> None:
+        """A call of the method succeeded."""
+        self._count = 0
+
+    def failed(self, error: Exception) -> None:
+        """A call raised this error. Raises RepeatedRetriableError at the limit."""
+        if not isinstance(error, RetriableError):
+            return
+        text = str(error)
+        self._count = self._count + 1 if text == self._text else 1
+        self._text = text
+        if self._count >= EQUAL_ERRORS_MAX:
+            raise RepeatedRetriableError(
+                f"{self._method} of the task raised the same RetriableError {self._count} times in a row: {text}"
+            ) from error
 
 
 class VirtualClock:

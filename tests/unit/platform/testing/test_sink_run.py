@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from headrace.api import (
     sink,
     transform,
 )
-from headrace.testing import LostPartitions, LostPut, Pause, Rebalance, Restart, run_sink
+from headrace.testing import LostPartitions, LostPut, Pause, Rebalance, RepeatedRetriableError, Restart, run_sink
 
 
 class StoreConfig(Config):
@@ -190,3 +192,80 @@ def test_sink_function_receives_transformed_records(tmp_path: Path) -> None:
     run = run_sink(lines, {"path": str(file), "transforms": "r", "transforms.r.type": f"{__name__}:rename"}, ["a", "b"])
     assert file.read_text() == "renamed a\nrenamed b\n"
     assert run.committed == {("test", 0): 2}
+
+
+class DatabaseConfig(Config):
+    path: str = key("path")
+
+
+class DatabaseTask(SinkTask[DatabaseConfig]):
+    """A sink task that keeps a transaction open between `put` and `flush`, as a database sink does."""
+
+    def start(self, config: DatabaseConfig) -> None:
+        self._connection = sqlite3.connect(config.path, timeout=0)
+        self._connection.execute("CREATE TABLE IF NOT EXISTS numbers (number)")
+        self._connection.commit()
+
+    def put(self, records: SinkRecords) -> None:
+        try:
+            self._connection.executemany("INSERT INTO numbers VALUES (?)", [(record.value,) for record in records])
+        except sqlite3.OperationalError as error:
+            raise RetriableError(str(error)) from error
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._connection.commit()
+
+
+@pytest.mark.parametrize("is_collector_enabled", [True, False])
+def test_killed_sink_task_releases_its_open_transaction(tmp_path: Path, is_collector_enabled: bool) -> None:
+    path = tmp_path / "database"
+    if not is_collector_enabled:
+        gc.disable()
+    try:
+        run_sink(DatabaseTask, {"path": str(path)}, [1, 2, 3], max_poll_records=1, faults=[Restart(2)])
+    finally:
+        gc.enable()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT number FROM numbers ORDER BY number").fetchall() == [(1,), (2,), (3,)]
+
+
+class FailingTask(SinkTask[StoreConfig]):
+    """A sink task whose `put` raises a RetriableError whose text is the same in each call, or counts the calls."""
+
+    calls = 0
+
+    def put(self, records: SinkRecords) -> None:
+        if len(records):
+            type(self).calls += 1
+            raise RetriableError("locked" if self.config.mode == "equal" else f"locked {self.calls}")
+
+
+def test_run_sink_fails_with_the_text_of_a_retriable_error_that_put_raised_100_times_in_a_row() -> None:
+    FailingTask.calls = 0
+    with pytest.raises(RepeatedRetriableError, match=r"put .* 100 times in a row: locked$") as raised:
+        run_sink(FailingTask, {"path": "x", "mode": "equal"}, [1])
+    assert FailingTask.calls == 100
+    assert isinstance(raised.value.__cause__, RetriableError)
+
+
+def test_run_sink_repeats_a_put_whose_retriable_errors_differ() -> None:
+    class RecoveringTask(FailingTask):
+        def put(self, records: SinkRecords) -> None:
+            if self.calls < 300:
+                super().put(records)
+
+    FailingTask.calls = 0
+    RecoveringTask.calls = 0
+    assert run_sink(RecoveringTask, {"path": "x"}, [1]).committed == {("test", 0): 1}
+
+
+def test_equal_retriable_errors_with_a_successful_put_between_them_do_not_fail_the_run() -> None:
+    class AlternatingTask(FailingTask):
+        def put(self, records: SinkRecords) -> None:
+            type(self).calls += len(records)
+            if len(records) and self.calls % 2:
+                raise RetriableError("locked")
+
+    AlternatingTask.calls = 0
+    run = run_sink(AlternatingTask, {"path": "x"}, list(range(150)), max_poll_records=1)
+    assert run.committed == {("test", 0): 150}

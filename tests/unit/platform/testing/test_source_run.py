@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -29,7 +30,7 @@ from headrace.api import (
     wait,
 )
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, struct
-from headrace.testing import LostAcknowledgement, PauseSource, RestartSource, run_source
+from headrace.testing import LostAcknowledgement, PauseSource, RepeatedRetriableError, RestartSource, run_source
 
 
 class NumbersConfig(Config):
@@ -330,3 +331,32 @@ def test_run_source_returns_records_as_they_were_before_their_conversion() -> No
     [first, _] = run_source(StructTask, {}, records=2).records
     assert first.value == Struct(USER_SCHEMA, {"id": 1})
     assert first.value_schema == USER_SCHEMA
+
+
+def test_run_source_fails_with_the_text_of_a_retriable_error_that_poll_raised_100_times_in_a_row() -> None:
+    polls = 0
+
+    class LockedTask(SourceTask[Config]):
+        def poll(self) -> None:
+            nonlocal polls
+            polls += 1
+            raise RetriableError("locked")
+
+    with pytest.raises(RepeatedRetriableError, match=r"poll .* 100 times in a row: locked$"):
+        run_source(LockedTask, {}, records=1)
+    assert polls == 100
+
+
+@pytest.mark.parametrize("fault", [RestartSource(2), LostAcknowledgement(1)])
+def test_killed_source_task_is_freed_before_the_next_instance_starts(fault: Any) -> None:
+    instances: list[weakref.ref[Any]] = []
+    alive_at_start: list[int] = []
+
+    class TrackedTask(NumbersTask):
+        def start(self, config: NumbersConfig) -> None:
+            super().start(config)
+            alive_at_start.append(sum(each() is not None for each in instances))
+            instances.append(weakref.ref(self))
+
+    run_source(TrackedTask, {}, records=6, faults=[fault])
+    assert alive_at_start == [0, 0]
