@@ -17,6 +17,7 @@ annotation of the first parameter determines the configuration model. Configurat
 from __future__ import annotations
 
 import inspect
+import logging
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -31,6 +32,8 @@ from headrace.api.task import SinkTask, SourceTask
 from headrace.api.transform import Transformation
 from headrace.data.records import ConnectRecord, SourceRecord
 from headrace.data.sink_records import SinkRecords
+
+log = logging.getLogger(__name__)
 
 _C = TypeVar("_C", bound=Config)
 _POLL_RECORDS_MAX = 500
@@ -69,10 +72,10 @@ def source(function: Any = None, /, *, partitions: Any = None) -> Any:
 
     The function receives the configuration and the last committed offset (None at first). It yields records with a
     topic and a `source_offset`. After a restart, the function continues after the record with the committed
-    `source_offset`. A record without a `source_offset` has the last yielded offset. The function may yield
-    `wait(seconds)`. When it returns, it is called again after ``poll.interval.ms`` with the offset of the last record
-    that it yielded. While the connector is paused, the generator is not advanced. When the task stops, the generator is
-    closed at its next `yield`, so its `finally` blocks run.
+    `source_offset`. A record without a `source_offset` has the last yielded offset, and causes one warning. The
+    function may yield `wait(seconds)`. When it returns, it is called again after ``poll.interval.ms`` with the offset
+    of the last record that it yielded. While the connector is paused, the generator is not advanced. When the task
+    stops, the generator is closed at its next `yield`, so its `finally` blocks run.
 
     Without `partitions` there is one task and one source partition. ``partitions(config)`` returns several source
     partitions, which are distributed to at most ``tasks.max`` tasks. The generator function then receives its source
@@ -149,6 +152,7 @@ class _FunctionSourceTask(SourceTask[Config]):
         partitions = self._own_partitions(config)
         offsets = self.context.offsets.read_all(partitions)
         self._readers = [_Reader(each, offset) for each, offset in zip(partitions, offsets, strict=True)]
+        self._has_warned = False
         self._error: Exception | None = None  # `poll` raises it after it has returned the earlier records
 
     def poll(self) -> Sequence[SourceRecord] | None:
@@ -217,9 +221,21 @@ class _FunctionSourceTask(SourceTask[Config]):
                 "it must yield SourceRecord objects and wait(seconds)"
             )
         if record.source_offset is None:
+            self._warn_of_missing_offset(reader)
             record = record.replace(source_offset=reader.offset)
         reader.offset = record.source_offset
         return record.replace(source_partition=reader.partition)
+
+    def _warn_of_missing_offset(self, reader: _Reader) -> None:
+        """Log a warning, once per task: the author may have forgotten the offset, and a restart repeats the record."""
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "Source function %s yielded a record without source_offset: its offset is %s, that of the record "
+                "before it. After a restart, the function continues after this offset and may repeat records",
+                _path(type(self).function),
+                reader.offset,
+            )
 
     def _own_partitions(self, config: Config) -> list[SourcePartition]:
         """Return this task's source partitions.

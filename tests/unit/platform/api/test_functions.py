@@ -155,6 +155,27 @@ def test_source_offset_does_not_change_after_a_record_without_an_offset() -> Non
     assert run_source(pairs, {}, records=2).offset == {"n": 5}
 
 
+@pytest.mark.parametrize("first_offset", [{"n": 5}, None])
+def test_records_without_a_source_offset_cause_one_warning_per_task(
+    first_offset: Offset, caplog: pytest.LogCaptureFixture
+) -> None:
+    @source
+    def pairs(config: TickConfig, offset: Offset) -> Items:
+        yield SourceRecord(topic=config.topic, value=1, source_offset=first_offset)
+        yield SourceRecord(topic=config.topic, value=2)
+        yield SourceRecord(topic=config.topic, value=3)
+        yield wait(1000)
+
+    run_source(pairs, {}, records=3)
+    [warning] = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert f"pairs yielded a record without source_offset: its offset is {first_offset}" in warning.getMessage()
+
+
+def test_records_with_source_offsets_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    run_source(ticks, {}, records=3)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("item", ["text", 5, {"value": 1}, None])
 def test_error_for_a_source_function_that_does_not_yield_records_contains_the_function_name(item: Any) -> None:
     @source
