@@ -73,8 +73,42 @@ from headrace.api.task import (
 from headrace.api.transform import Transformation
 from headrace.data.batch import Batch, SinkBatch, SourceBatch
 from headrace.data.headers import Header, Headers
+from headrace.data.logical import (
+    DATE_SCHEMA,
+    OPTIONAL_DATE_SCHEMA,
+    OPTIONAL_TIME_SCHEMA,
+    OPTIONAL_TIMESTAMP_SCHEMA,
+    TIME_SCHEMA,
+    TIMESTAMP_SCHEMA,
+    decimal_schema,
+)
 from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
-from headrace.data.schema import Field, Schema
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_BOOLEAN_SCHEMA,
+    OPTIONAL_BYTES_SCHEMA,
+    OPTIONAL_FLOAT32_SCHEMA,
+    OPTIONAL_FLOAT64_SCHEMA,
+    OPTIONAL_INT8_SCHEMA,
+    OPTIONAL_INT16_SCHEMA,
+    OPTIONAL_INT32_SCHEMA,
+    OPTIONAL_INT64_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Field,
+    Schema,
+    Type,
+    array,
+    map_of,
+    struct,
+)
 from headrace.data.sink_records import SinkRecords
 from headrace.data.struct import Struct
 
@@ -150,4 +184,33 @@ __all__ = [
     "to_runs",
     "transform",
     "wait",
+    "DATE_SCHEMA",
+    "OPTIONAL_DATE_SCHEMA",
+    "OPTIONAL_TIME_SCHEMA",
+    "OPTIONAL_TIMESTAMP_SCHEMA",
+    "TIME_SCHEMA",
+    "TIMESTAMP_SCHEMA",
+    "decimal_schema",
+    "INT8_SCHEMA",
+    "INT16_SCHEMA",
+    "INT32_SCHEMA",
+    "INT64_SCHEMA",
+    "FLOAT32_SCHEMA",
+    "FLOAT64_SCHEMA",
+    "BOOLEAN_SCHEMA",
+    "STRING_SCHEMA",
+    "BYTES_SCHEMA",
+    "OPTIONAL_INT8_SCHEMA",
+    "OPTIONAL_INT16_SCHEMA",
+    "OPTIONAL_INT32_SCHEMA",
+    "OPTIONAL_INT64_SCHEMA",
+    "OPTIONAL_FLOAT32_SCHEMA",
+    "OPTIONAL_FLOAT64_SCHEMA",
+    "OPTIONAL_BOOLEAN_SCHEMA",
+    "OPTIONAL_STRING_SCHEMA",
+    "OPTIONAL_BYTES_SCHEMA",
+    "Type",
+    "array",
+    "map_of",
+    "struct",
 ]
