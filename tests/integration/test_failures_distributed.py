@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,7 +297,12 @@ def test_plugin_that_cannot_be_imported_is_reported_and_affects_no_other_connect
 
 @pytest.mark.parametrize(
     ("offset", "reason"),
-    [("'x' * 2_000_000", "larger than max.request.size"), ("10**30", "serialize ints")],
+    [
+        ("'x' * 2_000_000", "The source offsets of the task cannot be stored: .*larger than max.request.size"),
+        ("10**30", "Source offset .*: the value of 'o' is 10{30}: it must be a 64-bit integer"),
+        ("b'x'", "Source offset .*: the value of 'o' has the type bytes"),
+        ("(1, 2)", "Source offset .*: the value of 'o' has the type tuple"),
+    ],
 )
 def test_source_task_fails_if_its_source_offset_can_never_be_stored(
     worker: DistributedWorker, offset: str, reason: str
@@ -304,6 +310,5 @@ def test_source_task_fails_if_its_source_offset_can_never_be_stored(
     worker.create("bad-offset", {"connector.class": "BadOffsetConnector", "offset": offset, **STRING})
     worker.wait_for_task_state("bad-offset", 0, "FAILED", 30)
     trace = worker.status("bad-offset")["tasks"][0]["trace"]
-    assert "The source offsets of the task cannot be stored" in trace
-    assert reason in trace
+    assert re.search(reason, trace)
     worker.request("DELETE", "/connectors/bad-offset")

@@ -14,31 +14,45 @@ from typing import Any
 
 from headrace.data.errors import DataError
 from headrace.data.java import hash_map_order
+from headrace.data.schema import INT_RANGES, Type
 from headrace.stores.connect_json import encode
 
 Partition = Mapping[str, Any]
 Offset = Mapping[str, Any]
 _PRIMITIVE_TYPES = frozenset({type(None), bool, int, float, str})
+_INT64_MIN, _INT64_MAX = INT_RANGES[Type.INT64]
 
 
 def check_types(kind: str, value: Any) -> None:
     """Raise DataError unless `value` is a map of strings to JSON primitives, as in Kafka Connect's OffsetUtils.
 
     `kind` is "Source offset" or "Source partition". JSON has no other primitive types: a task would read a datetime or
-    bytes as a string after a restart. Subclasses of the types are rejected for the same reason.
+    bytes as a string after a restart. Subclasses of the types are rejected for the same reason. Integers have 64 bits,
+    as in Java.
     """
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict | Mapping):  # dict first, because isinstance with Mapping alone is slow
         raise DataError(f"{kind} {value!r} has the type {type(value).__name__}: it must be a map")
     for name, item in value.items():
-        if not isinstance(name, str):
-            raise DataError(f"{kind} {value!r}: the key {name!r} has the type {type(name).__name__}: it must be a str")
-        if type(item) not in _PRIMITIVE_TYPES:
-            raise DataError(
-                f"{kind} {value!r}: the value of {name!r} has the type {type(item).__name__}: it must be None, a bool, "
-                "an int, a float or a str. Convert it, for example a datetime with isoformat()"
-            )
-        if type(item) is float and not math.isfinite(item):
-            raise DataError(f"{kind} {value!r}: the value of {name!r} is {item}, which JSON cannot represent")
+        if type(name) is not str or not _can_be_stored(item):
+            raise DataError(f"{kind} {value!r}: {_problem_of(name, item)}")
+
+
+def _can_be_stored(item: Any) -> bool:
+    kind = type(item)
+    if kind is int:
+        return bool(_INT64_MIN <= item <= _INT64_MAX)
+    return kind in _PRIMITIVE_TYPES and (kind is not float or math.isfinite(item))
+
+
+def _problem_of(name: Any, item: Any) -> str:
+    if type(name) is not str:
+        return f"the key {name!r} has the type {type(name).__name__}: it must be a str"
+    if type(item) not in _PRIMITIVE_TYPES:
+        return (
+            f"the value of {name!r} has the type {type(item).__name__}: it must be None, a bool, an int, a float or a "
+            "str. Convert it, for example a datetime with isoformat()"
+        )
+    return f"the value of {name!r} is {item}: it must be a 64-bit integer or a finite number"
 
 
 def requested_partitions(partitions: Iterable[Partition]) -> list[dict[str, Any]]:

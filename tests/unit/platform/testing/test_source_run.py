@@ -209,7 +209,18 @@ def test_run_source_with_several_tasks_reads_all_source_partitions() -> None:
         assert run.offset
 
 
-NOT_JSON = [dt.datetime(2026, 1, 1), b"x", Decimal("1.5"), (1, 2), [1], {"a": 1}, math.nan, math.inf]
+NOT_JSON = [
+    dt.datetime(2026, 1, 1),
+    b"x",
+    Decimal("1.5"),
+    (1, 2),
+    [1],
+    {"a": 1},
+    math.nan,
+    math.inf,
+    2**63,
+    -(2**63) - 1,
+]
 
 
 @pytest.mark.parametrize("value", NOT_JSON, ids=repr)
@@ -262,7 +273,7 @@ def test_source_partition_with_a_value_that_json_cannot_represent_is_rejected_at
 
 
 def test_source_offset_with_every_json_primitive_is_committed() -> None:
-    offset = {"null": None, "bool": True, "int": 2**70, "float": 1.5, "str": "text"}
+    offset = {"null": None, "bool": True, "int": 2**63 - 1, "float": 1.5, "str": "text"}
 
     @source
     def ticks(config: NumbersConfig, committed: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
