@@ -94,6 +94,8 @@ class StoredOffsets:
         self.offsets: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {
             partition_key(partition): dict(offset) for partition, offset in (offsets or {}).items()
         }
+        for offset in self.offsets.values():
+            check_types("Source offset", offset)
 
     def write(self, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> None:
         """Store the offset of a source partition; None removes it."""

@@ -272,6 +272,11 @@ def test_source_partition_with_a_value_that_json_cannot_represent_is_rejected_at
             run_source(PartitionTask, {"mode": mode}, records=1)
 
 
+def test_run_source_rejects_initial_offsets_that_a_worker_could_not_have_stored() -> None:
+    with pytest.raises(DataError, match=r"^Source offset .*: the value of 'n' has the type datetime"):
+        run_source(NumbersTask, {}, records=1, offsets={(("numbers", 1),): {"n": dt.datetime(2026, 1, 1)}})
+
+
 def test_source_offset_with_every_json_primitive_is_committed() -> None:
     offset = {"null": None, "bool": True, "int": 2**63 - 1, "float": 1.5, "str": "text"}
 
