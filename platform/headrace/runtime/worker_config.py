@@ -94,6 +94,7 @@ class WorkerConfig:
             _tls_errors(values, properties)
             + _credentials_errors(values)
             + _server_errors(properties)
+            + _protocol_errors(properties)
             + _rest_host_errors(properties)
         )
         if errors:
@@ -117,7 +118,12 @@ class WorkerConfig:
             + _signature_errors(values)
             + _topic_errors(values)
         )
-        errors += _server_errors(properties) + _rest_host_errors(properties) + _group_errors(values)
+        errors += (
+            _server_errors(properties)
+            + _protocol_errors(properties)
+            + _rest_host_errors(properties)
+            + _group_errors(values)
+        )
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, DISTRIBUTED))
         with_brokers = {"bootstrap.servers": ",".join(values["bootstrap.servers"]), **properties}
@@ -190,6 +196,15 @@ def _rest_host_errors(properties: Mapping[str, str]) -> list[ConfigError]:
         f"listeners=http://{host}:{port}"
     )
     return [ConfigError("rest.host.name", host, reason)]
+
+
+def _protocol_errors(properties: Mapping[str, str]) -> list[ConfigError]:
+    """Reject a security protocol other than PLAINTEXT: the worker would connect without this protection."""
+    key = "security.protocol"
+    protocol = properties.get(key, "").strip().upper()
+    if protocol in ("", "PLAINTEXT"):
+        return []
+    return [ConfigError(key, protocol, "not supported yet; use PLAINTEXT")]
 
 
 def _server_errors(properties: Mapping[str, str]) -> list[ConfigError]:

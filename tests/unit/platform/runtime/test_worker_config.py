@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
 from headrace.api.errors import ConfigErrors
@@ -156,3 +158,14 @@ def test_bootstrap_host_that_cannot_be_resolved_causes_only_a_warning_if_another
     assert errors == []
     (warning,) = warnings
     assert warning.startswith("bootstrap.servers: the host nowhere.invalid cannot be resolved")
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "sasl_ssl"])
+@pytest.mark.parametrize("parse", [WorkerConfig.standalone, WorkerConfig.distributed])
+def test_worker_with_a_security_protocol_other_than_plaintext_is_rejected(
+    parse: Callable[[Mapping[str, str]], WorkerConfig], protocol: str
+) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        parse({**MINIMUM, "security.protocol": protocol})
+    found = [error.reason for error in caught.value.errors if error.key == "security.protocol"]
+    assert found == ["not supported yet; use PLAINTEXT"]
