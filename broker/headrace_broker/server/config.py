@@ -339,9 +339,7 @@ class _Parser:
     def _check_security(self, used_protocols: Mapping[str, str]) -> None:
         ignored = check_security_keys(self.properties, used_protocols, self.errors)
         if ignored:
-            self.warnings.append(
-                "ignored, because this node has only PLAINTEXT listeners and no authorization: " + ", ".join(ignored)
-            )
+            self.warnings.append(f"ignored, because they protect no listener of this node: {', '.join(ignored)}")
 
     def _fields(self) -> dict[str, Any]:
         values: dict[str, Any] = {}

@@ -149,7 +149,7 @@ def test_security_keys_that_no_used_listener_needs_cause_one_warning() -> None:
     }
     properties = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,EXTERNAL:SASL_SSL"}
     assert warnings_of(properties | ignored | {"ssl.key.password": "", "super.users": " "}) == (
-        f"ignored, because this node has only PLAINTEXT listeners and no authorization: {', '.join(ignored)}",
+        f"ignored, because they protect no listener of this node: {', '.join(ignored)}",
     )
 
 
