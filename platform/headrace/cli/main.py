@@ -126,7 +126,7 @@ def new(kind: str, name: str, directory: Path) -> None:
         root = create_package(kind, name, directory)
     except PackageError as error:
         _fail([f"headrace new: {error}"])
-    click.echo(f"created {root}; next: cd {root} && pytest")
+    click.echo(f"created {root}; next: cd {root} && pip install --editable '.[test]' && pytest")
 
 
 @headrace.command(epilog=read_on("CHANGELOG.md"))

@@ -59,7 +59,7 @@ def _validate_worker(path: Path) -> bool:
 
     properties = read_properties(path)
     if "process.roles" in properties or "node.id" in properties:
-        click.echo(f"{path}: this is a broker's file, which `headrace broker format` and `start` check", err=True)
+        click.echo(f"{path}: this is a broker's file; `headrace broker start` checks it", err=True)
         return False
     is_group = is_distributed(properties)
     try:

@@ -20,7 +20,8 @@ def new(*arguments: str | Path) -> tuple[int, str]:
 
 def test_headrace_new_creates_a_package_with_a_plugin_a_test_an_entry_point_and_a_readme(tmp_path: Path) -> None:
     code, output = new("sink", "weather-sink", "--dir", tmp_path)
-    assert (code, output) == (0, f"created {tmp_path}/weather-sink; next: cd {tmp_path}/weather-sink && pytest\n")
+    commands = f"cd {tmp_path}/weather-sink && pip install --editable '.[test]' && pytest"
+    assert (code, output) == (0, f"created {tmp_path}/weather-sink; next: {commands}\n")
     root = tmp_path / "weather-sink"
     assert sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()) == [
         "README.md",
