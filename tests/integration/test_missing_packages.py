@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,56 @@ def test_error_for_a_missing_driver_of_a_bundled_connector_says_which_package_to
         assert HINT in str(refused.value)
         result = worker.request("PUT", "/connector-plugins/JdbcSource/config/validate", {**JDBC, "name": "shop"})
         assert HINT in str(result["configs"])
+
+
+VALIDATE = """
+import sys
+sys.modules[sys.argv[1]] = None
+from headrace.runtime.worker_connector import validate_config
+config = dict(pair.split("=", 1) for pair in sys.argv[2:])
+for item in validate_config({"name": "acme", "topics": "orders", **config}, {}, None)["configs"]:
+    print(*item["value"]["errors"], sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "config"),
+    [
+        ("sqlalchemy", "jdbc", ("connector.class=JdbcSink", "connection.url=jdbc:sqlite:shop.sqlite")),
+        ("sqlalchemy", "jdbc-postgres", ("connector.class=JdbcSink", "connection.url=jdbc:postgresql://db/shop")),
+        ("psycopg", "jdbc-postgres", ("connector.class=JdbcSink", "connection.url=jdbc:postgresql://db/shop")),
+        (
+            "sqlalchemy",
+            "jdbc-mysql",
+            ("connector.class=JdbcSource", "connection.url=jdbc:mysql://db/shop", "mode=bulk", "topic.prefix=shop-"),
+        ),
+        ("pyarrow", "spark", ("connector.class=LakehouseSink", "lakehouse.path=tables")),
+        ("pandas", "spark", ("connector.class=LakehouseSink", "lakehouse.path=tables")),
+        (
+            "boto3",
+            "s3",
+            (
+                "connector.class=S3Sink",
+                "s3.bucket.name=orders",
+                "flush.size=1",
+                "storage.class=S3Storage",
+                "format.class=io.confluent.connect.s3.format.json.JsonFormat",
+            ),
+        ),
+        (
+            "elastic_transport",
+            "elasticsearch",
+            ("connector.class=ElasticsearchSink", "connection.url=http://localhost:1", "schema.ignore=true"),
+        ),
+    ],
+)
+def test_error_for_a_missing_package_names_the_extra_that_installs_all_packages_of_the_connector(
+    package: str, extra: str, config: tuple[str, ...]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", VALIDATE, package, *config], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert f"the Python package {package} is not installed: pip install 'headrace[{extra}]'" in done.stdout
 
 
 def test_error_of_a_failed_task_contains_the_name_of_the_missing_module(

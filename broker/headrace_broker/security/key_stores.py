@@ -65,7 +65,8 @@ def _read_pkcs12(content: bytes, password: str | None) -> KeyStore:
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
     except ImportError:
         raise KeyStoreError(
-            "a PKCS#12 key store needs the package cryptography: install headrace[tls], or use a PEM file"
+            "a PKCS#12 key store cannot be read, because the Python package cryptography is not installed: "
+            "pip install 'headrace[tls]', or use a PEM file"
         ) from None
     try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())

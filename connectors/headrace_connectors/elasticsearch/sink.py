@@ -298,13 +298,9 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
             config = ElasticsearchSinkConfig.parse(props)
         except ConfigErrors:
             return
-        try:
-            from headrace_connectors.elasticsearch.client import Client, RefusedError, TemporaryError
-            from headrace_connectors.elasticsearch.tls import UnusableTlsSettingError
-        except ModuleNotFoundError as error:
-            message = f'the Elasticsearch sink needs the package {error.name}: pip install "headrace[elasticsearch]"'
-            values["connection.url"].errors.append(message)
-            return
+        from headrace_connectors.elasticsearch.client import Client, RefusedError, TemporaryError
+        from headrace_connectors.elasticsearch.tls import UnusableTlsSettingError
+
         name = "connection.api.key" if config.api_key else "connection.username"
         try:
             client = Client(config)

@@ -16,7 +16,7 @@ CREDENTIALS_PROVIDER_DOC = (
 )
 _DEFAULT_CREDENTIALS_PROVIDER = "DefaultJdbcCredentialsProvider"
 _KEYS = ("connection.url", "connection.user", "connection.password", "connection.attempts", "connection.backoff.ms")
-_EXTRAS = {"sqlite": "jdbc", "postgresql": "jdbc-postgres", "mysql": "jdbc-mysql"}
+_EXTRAS = {"postgresql": "jdbc-postgres", "mysql": "jdbc-mysql"}
 
 
 class ConnectionConfig(Protocol):
@@ -113,9 +113,9 @@ def credentials(url: JdbcUrl, config: ConnectionConfig) -> Credentials:
     return Credentials(config.connection_user or user, password.value if password else secret, properties)
 
 
-def missing_driver(url: JdbcUrl, connection_url: str, error: ModuleNotFoundError) -> ConfigError:
-    """Return the error for a missing driver. The message names the package to install."""
-    extra = _EXTRAS.get(url.dialect)
-    packages = f'"headrace[{extra}]"' if extra else str(error.name)
-    reason = f"needs the Python package {error.name}: pip install {packages}"
-    return ConfigError("connection.url", redact_passwords(connection_url), reason)
+def extra_for(connection_url: str) -> str:
+    """Return the extra of headrace that installs SQLAlchemy and the driver for this URL."""
+    try:
+        return _EXTRAS.get(parse(connection_url).dialect, "jdbc")
+    except ConfigError:
+        return "jdbc"

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.connections import missing_driver
 from headrace_connectors.jdbc.dialects import Dialect
 from headrace_connectors.jdbc.url import JdbcUrl
 
 
 def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
-    """Return the dialect for `url`. Raises ConfigError if the database's driver is not installed."""
-    try:
-        if not url.is_known:
-            from headrace_connectors.jdbc.generic import GenericDialect
+    """Return the dialect for `url`. Raises ModuleNotFoundError if the database's driver is not installed."""
+    if not url.is_known:
+        from headrace_connectors.jdbc.generic import GenericDialect
 
-            return GenericDialect(url, config)
-        if url.kind == "sqlite":
-            from headrace_connectors.jdbc.sqlite import SqliteDialect
+        return GenericDialect(url, config)
+    if url.kind == "sqlite":
+        from headrace_connectors.jdbc.sqlite import SqliteDialect
 
-            return SqliteDialect(url, config)
-        if url.kind == "postgresql":
-            from headrace_connectors.jdbc.postgresql import PostgresqlDialect
+        return SqliteDialect(url, config)
+    if url.kind == "postgresql":
+        from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 
-            return PostgresqlDialect(url, config)
-        from headrace_connectors.jdbc.mysql import MysqlDialect
+        return PostgresqlDialect(url, config)
+    from headrace_connectors.jdbc.mysql import MysqlDialect
 
-        return MysqlDialect(url, config)
-    except ModuleNotFoundError as error:
-        raise missing_driver(url, config.connection_url, error) from error
+    return MysqlDialect(url, config)

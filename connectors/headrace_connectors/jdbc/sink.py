@@ -17,7 +17,7 @@ from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.jdbc import url
-from headrace_connectors.jdbc.connections import connection_error
+from headrace_connectors.jdbc.connections import connection_error, extra_for
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 
 if TYPE_CHECKING:
@@ -162,6 +162,11 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
         """Log a warning for each configuration key that has no effect."""
         for warning in config.warnings_about_keys():
             logger.warning("Connector %s: %s", self.context.connector_name, warning)
+
+    @classmethod
+    def required_extra(cls, props: Mapping[str, str]) -> str:
+        """Return the extra that installs SQLAlchemy and the driver for `connection.url`."""
+        return extra_for(props.get("connection.url", ""))
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Check that the driver is installed, and that the server responds and accepts the credentials.

@@ -23,6 +23,7 @@ from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.altered_offsets import validate_source_offset
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.connections import extra_for
 from headrace_connectors.jdbc.initial_load import (
     InitialLoad,
     distribute,
@@ -317,6 +318,11 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
             lambda: initial_load_of(table, self._config, self._dialect, created_ms),
             self._wait,
         )
+
+    @classmethod
+    def required_extra(cls, props: Mapping[str, str]) -> str:
+        """Return the extra that installs SQLAlchemy and the driver for `connection.url`."""
+        return extra_for(props.get("connection.url", ""))
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Validate the driver, the connection, and the query, tables and columns that the configuration names."""

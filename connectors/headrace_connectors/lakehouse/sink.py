@@ -179,6 +179,11 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
             )
         return [self._config.originals]
 
+    @classmethod
+    def required_extra(cls, props: Mapping[str, str]) -> str:
+        """Return the extra that installs Spark and the writers of tables."""
+        return "spark"
+
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Add to `values` the errors that the validation of single keys does not find."""
         defaults = {name: to_text(value.value) for name, value in values.items() if name.startswith("value.converter.")}

@@ -9,12 +9,8 @@ from headrace_connectors.s3.connection import S3ConnectionConfig
 
 def check_bucket(config: S3ConnectionConfig, values: dict[str, ConfigValue]) -> None:
     """Add an error to `values`, a validation result, if the bucket does not exist or cannot be accessed."""
-    try:
-        from headrace_connectors.s3.bucket import AccessDeniedError, Bucket, ProxyError, TemporaryError
-    except ModuleNotFoundError as error:
-        message = f'the S3 connectors need the Python package {error.name}: pip install "headrace[s3]"'
-        values["s3.bucket.name"].errors.append(message)
-        return
+    from headrace_connectors.s3.bucket import AccessDeniedError, Bucket, ProxyError, TemporaryError
+
     if config.assumed_role is not None and not config.assumed_role.get("sts.role.arn"):
         message = "s3.credentials.provider.sts.role.arn must be set for AwsAssumeRoleCredentialsProvider"
         values["s3.credentials.provider.class"].errors.append(message)

@@ -86,6 +86,14 @@ class Connector(Plugin[C]):
         """
         return ()
 
+    @classmethod
+    def required_extra(cls, props: Mapping[str, str]) -> str:
+        """Return the extra of the connector's distribution that a connector with these properties needs, "" for none.
+
+        If one of the packages that this extra installs is missing, the error names the extra. `props` is not validated.
+        """
+        return ""
+
     def alter_offsets(self, config: C, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Validate offsets that a user wants to set. Raises ConnectError to reject them.
 

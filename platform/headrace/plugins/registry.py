@@ -180,7 +180,9 @@ class Registry:
             for part in class_name.split("."):
                 found = getattr(found, part)
         except Exception as error:
-            raise PluginNotFoundError(f"Class {path} cannot be imported: {type(error).__name__}: {error}") from error
+            raise PluginNotFoundError(
+                f"Class {path} cannot be imported: {_import_error(error, module_name)}"
+            ) from error
         if kind is Kind.CONNECTOR:
             found = _connector_or_plugin(found)
         if not (isinstance(found, type) and issubclass(found, kind.base)):
@@ -316,6 +318,14 @@ def _import_error_message(subject: str, error: BaseException, entry: _Entry) -> 
     if entry.distribution() != "headrace":
         subject += f" (distribution {entry.distribution()})"
     return f"{subject} cannot be imported: {missing or f'{type(error).__name__}: {error}'}"
+
+
+def _import_error(error: Exception, module_name: str) -> str:
+    """Return the reason why a Python path cannot be imported. If a package is missing, the reason names it."""
+    is_wrong_path = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+    owner = missing_modules.distribution_of(module_name)
+    explanation = None if is_wrong_path else missing_modules.explain(error, owner)
+    return explanation or f"{type(error).__name__}: {error}"
 
 
 def _connector_or_plugin(cls: Any) -> Any:

@@ -317,8 +317,10 @@ def _run_connector_validate(result: Validation, connector_class: type[Connector]
     except ConfigError as error:
         result.add_error(error.key, str(error))
     except Exception as error:  # noqa: BLE001 - report any error of a connector as an error of its configuration
-        owner = missing_modules.distribution_of(connector_class)
-        reason = missing_modules.explain(error, owner) or f"{type(error).__name__}: {error}"
+        given = {name: text for name, text in props.items() if text is not None}
+        owner = missing_modules.distribution_of(connector_class.__module__)
+        reason = missing_modules.explain(error, owner, lambda: connector_class.required_extra(given))
+        reason = reason or f"{type(error).__name__}: {error}"
         result.add_error("connector.class", f"{connector_class.__name__}.validate: {reason}")
 
 

@@ -63,7 +63,14 @@ class Plugins:
         if ":" in name:
             return load_class(name)
         # A Java class name, perhaps written by a worker of Apache Kafka: the connector's class has one task class.
-        return registry.find("connector", self.connector_config["connector.class"]).task_class
+        return self._connector_class().task_class
+
+    def required_extra(self) -> str:
+        """Return the extra that the connector needs, "" for none. Raises PluginNotFoundError."""
+        return self._connector_class().required_extra(self.connector_config)
+
+    def _connector_class(self) -> type[Connector[Any]]:
+        return registry.find("connector", self.connector_config["connector.class"])
 
     def start_task(self, task: Task) -> None:
         """Parse the task's configuration and start the task. Raises ConfigErrors and any error of `start`.

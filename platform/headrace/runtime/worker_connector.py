@@ -124,7 +124,8 @@ class WorkerConnector:
                 return function()
             except Exception as error:
                 if hasattr(self, "_connector"):
-                    missing_modules.add_note(error, type(self._connector))
+                    connector = type(self._connector)
+                    missing_modules.add_note(error, connector, lambda: connector.required_extra(self._resolved))
                 raise
 
         return await self._loop.run_in_executor(self._thread, _returnable, in_context)

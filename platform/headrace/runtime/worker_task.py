@@ -273,7 +273,7 @@ class WorkerTask:
         except BaseException as error:  # plug-in code may raise anything; only this task fails
             was_interrupted = isinstance(error, ClosedError) or not isinstance(error, Exception)
             if not (was_interrupted and self.stopping.is_set()):
-                missing_modules.add_note(error, type(self.task))
+                missing_modules.add_note(error, type(self.task), self.plugins.required_extra)
                 state, trace = "FAILED", trace_of(error)
                 is_restarted = RestartPolicy.from_config(self.spec.connector_config).is_enabled
                 log.exception(

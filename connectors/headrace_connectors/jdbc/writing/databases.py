@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc import url as urls
-from headrace_connectors.jdbc.connections import missing_driver
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.url import JdbcUrl
 from headrace_connectors.jdbc.writing.database import Database
 
 
 def database_for(url: JdbcUrl, config: JdbcSinkConfig) -> Database:
-    """Return the `Database` object for `url`. Raises ConfigError if the database's driver is not installed."""
-    try:
-        if url.kind == "sqlite":
-            from headrace_connectors.jdbc.writing.sqlite import SqliteDatabase
+    """Return the `Database` object for `url`. Raises ModuleNotFoundError if the database's driver is not installed."""
+    if url.kind == "sqlite":
+        from headrace_connectors.jdbc.writing.sqlite import SqliteDatabase
 
-            return SqliteDatabase(url, config)
-        if url.dialect == "mysql":
-            from headrace_connectors.jdbc.writing.mysql import MysqlDatabase
+        return SqliteDatabase(url, config)
+    if url.dialect == "mysql":
+        from headrace_connectors.jdbc.writing.mysql import MysqlDatabase
 
-            return MysqlDatabase(url, config)
-        from headrace_connectors.jdbc.writing.postgresql import PostgresqlDatabase
+        return MysqlDatabase(url, config)
+    from headrace_connectors.jdbc.writing.postgresql import PostgresqlDatabase
 
-        return PostgresqlDatabase(url, config)
-    except ModuleNotFoundError as error:
-        raise missing_driver(url, config.connection_url, error) from error
+    return PostgresqlDatabase(url, config)
 
 
 def modules_for(connection_url: str) -> tuple[str, ...]:

@@ -163,6 +163,23 @@ def test_error_for_a_missing_module_names_the_smallest_extra_that_installs_it(mo
     assert explain(ValueError("other")) is None
 
 
+def test_error_for_a_missing_module_names_the_extra_that_the_connector_requires() -> None:
+    error = ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+    assert "headrace[s3]" in str(explain(error))
+    assert "headrace[spark]" in str(explain(error, required_extra=lambda: "spark"))
+    assert "headrace[s3]" in str(explain(error, required_extra=lambda: "jdbc"))
+
+
+def test_error_for_a_python_path_whose_module_needs_a_missing_package_says_what_to_install(
+    plugin_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "acme_driver", None)
+    (plugin_path / "acme_path.py").write_text("import acme_driver")
+    registry = Registry((str(plugin_path),))
+    with pytest.raises(PluginNotFoundError, match="contains the module acme_driver is not installed"):
+        registry.find(Kind.CONNECTOR, "acme_path:Acme")
+
+
 def test_plugin_file_that_fails_to_import_is_reported_and_other_plugins_are_found(plugin_path: Path) -> None:
     (plugin_path / "acme_broken.py").write_text("import headrace\nraise RuntimeError('boom')")
     (plugin_path / "acme_exits.py").write_text("import headrace, sys\nsys.exit(5)")
