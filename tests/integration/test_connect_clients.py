@@ -109,7 +109,8 @@ def test_kafka_connect_py_client_manages_a_connector(follower: DistributedWorker
 
 def test_command_line_of_kafka_connect_py_manages_a_connector(follower: DistributedWorker, tmp_path: Path) -> None:
     def kc(*arguments: str) -> Any:
-        command = [str(Path(sys.executable).with_name("kafka-connect")), "--url", follower.url, *arguments]
+        program = "from kafka_connect.cli import cli; cli()"
+        command = [sys.executable, "-c", program, "--url", follower.url, *arguments]
         result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
         return json.loads(result.stdout) if result.stdout else None
 
