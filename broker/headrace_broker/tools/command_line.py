@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from headrace_broker.help_epilog import read_on
-from headrace_broker.protocol import KAFKA_VERSION
+from headrace_broker.version_option import VersionOption
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin
@@ -41,17 +41,6 @@ class ToolError(Exception):
     """An error that ends a tool. The error's text is printed for the user."""
 
 
-class _Version(argparse.Action):
-    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="Show the version.")
-
-    def __call__(self, parser: argparse.ArgumentParser, *ignored: object) -> None:
-        from importlib.metadata import version
-
-        print(f"{KAFKA_VERSION} (headrace {version('headrace')})")
-        parser.exit(0)
-
-
 class Parser(argparse.ArgumentParser):
     """Parses command-line options in the same way as Kafka's tools.
 
@@ -68,7 +57,7 @@ class Parser(argparse.ArgumentParser):
             argument_default=None,
         )
         self.add_argument("--help", action="help", help="Show this text.")
-        self.add_argument("--version", action=_Version)
+        self.add_argument("--version", action=VersionOption)
 
     def error(self, message: str) -> NoReturn:
         print(message, file=sys.stderr)

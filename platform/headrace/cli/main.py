@@ -1,7 +1,7 @@
 """The command `headrace`, which runs brokers, clusters and workers, and validates and generates files.
 
 headrace broker start FILE | broker format FILE | cluster start … | connect standalone WORKER CONNECTOR… |
-init [DIRECTORY] | validate FILE… | new KIND NAME | version
+connect distributed WORKER | init [DIRECTORY] | validate FILE… | new KIND NAME | version
 """
 
 from __future__ import annotations
@@ -78,6 +78,15 @@ def connect() -> None:
 def connect_standalone(arguments: tuple[str, ...]) -> None:
     """Run a standalone worker; arguments are the worker file and connector files."""
     from headrace.cli.connect_standalone import main
+
+    sys.exit(main(list(arguments)))
+
+
+@connect.command("distributed", context_settings=_PASS_THROUGH)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def connect_distributed(arguments: tuple[str, ...]) -> None:
+    """Run a worker of a group; the argument is the worker file."""
+    from headrace.cli.connect_distributed import main
 
     sys.exit(main(list(arguments)))
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from headrace.cli.exit_codes import USAGE_ERROR
 from headrace_broker.help_epilog import read_on
+from headrace_broker.version_option import VersionOption
 
 
 class UsageErrorParser(argparse.ArgumentParser):
@@ -24,13 +25,14 @@ class UsageErrorParser(argparse.ArgumentParser):
 
 
 def add_worker_options(parser: argparse.ArgumentParser, *, default_name: str) -> None:
-    """Add the options of Kafka's scripts (-daemon, -name with `default_name`, -loggc), and the option --override.
+    """Add the options of Kafka's scripts (-daemon, -name with `default_name`, -loggc), --version and --override.
 
     The help ends with the names of the documents about workers.
     """
     parser.epilog = read_on(
         "docs/examples.md", "docs/connect.md", "docs/reference/worker.md", "docs/reference/connectors.md"
     )
+    parser.add_argument("--version", action=VersionOption)
     parser.add_argument("-daemon", action="store_true", help="run in the background and write output to logs/NAME.out")
     parser.add_argument("-name", default=default_name, help="name of the background process")
     parser.add_argument("-loggc", action="store_true", help=argparse.SUPPRESS)
