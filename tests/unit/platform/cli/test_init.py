@@ -83,3 +83,8 @@ def test_files_of_init_are_valid_and_those_of_the_same_name_in_configs_are_equal
     assert validate_files([Path("connect-distributed.properties")], None)
     for name in ("broker.properties", "connect-distributed.properties", "connect-standalone.properties"):
         assert (CONFIGS / name).read_text() == Path(name).read_text()
+
+
+def test_broker_of_init_starts_the_first_rebalance_of_a_group_at_once(tmp_path: Path) -> None:
+    assert init(tmp_path)[0] == 0
+    assert "group.initial.rebalance.delay.ms=0" in (tmp_path / "broker.properties").read_text().splitlines()
