@@ -179,6 +179,14 @@ def test_unresolved_variable_in_a_valid_configuration_is_not_an_error(worker: Di
     assert result["error_count"] == 0
 
 
+def test_trace_of_a_failed_task_names_the_unresolved_variables(worker: DistributedWorker) -> None:
+    config = {"connector.class": "FileStreamSink", "topics": "t", "file": "/proc/${vault:x:directory}/y"}
+    worker.create("no-directory", config)
+    reason = "file: variable ${vault:x:directory} is not resolved: config.providers in the worker file does not contain"
+    wait_for(lambda: reason in str(worker.status("no-directory")), "the trace names the variable")
+    worker.request("DELETE", "/connectors/no-directory")
+
+
 def test_validation_error_shows_the_config_variable_instead_of_its_value(
     worker: DistributedWorker, directory: Path
 ) -> None:

@@ -64,9 +64,11 @@ def _validate_worker(path: Path) -> bool:
     is_group = is_distributed(properties)
     try:
         with _print_log_as_warnings(path):
-            properties = resolve_variables(properties)
+            originals = properties
+            properties, unresolved = resolve_variables(originals)
             logs.mask_secrets_of(properties)
-            result = check_worker(properties, WorkerConfig.distributed if is_group else WorkerConfig.standalone)
+            parse = WorkerConfig.distributed if is_group else WorkerConfig.standalone
+            result = check_worker(properties, parse, originals, unresolved)
             plugin_errors = [
                 error for error in check(properties) if properties.get(error.partition("=")[0], "").strip()
             ]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.api.errors import ConfigErrors, ConnectError
 from headrace.cli.exit_codes import WORKER_FAILED
@@ -21,6 +21,9 @@ from headrace.runtime.group_signals import GROUP_SIGNALS, withheld
 from headrace.runtime.rest_config import advertised_listener
 from headrace.runtime.worker_checks import check_worker
 from headrace.runtime.worker_config import WorkerConfig
+
+if TYPE_CHECKING:
+    from headrace.plugins.variables import UnresolvedVariable
 
 log = logging.getLogger("headrace.worker")
 
@@ -99,7 +102,8 @@ def worker_config(
 ) -> WorkerConfig:
     """Parse the worker file with `overrides` applied, and log the configuration's warnings. Raises StartupError."""
     try:
-        properties = resolve_variables({**read_properties(path), **overrides})
+        originals = {**read_properties(path), **overrides}
+        properties, unresolved = resolve_variables(originals)
     except FileError as error:
         raise StartupError(WORKER_FAILED, [str(error)]) from None
     except ConfigErrors as error:
@@ -107,7 +111,7 @@ def worker_config(
     except ConnectError as error:
         raise StartupError(WORKER_FAILED, [f"{path}: {error}"]) from None
     logs.mask_secrets_of(properties)
-    result = check_worker(properties, parse)
+    result = check_worker(properties, parse, originals, unresolved)
     for warning in result.warnings:
         log.warning("%s: %s", path, warning)
     if result.config is None:
@@ -115,12 +119,15 @@ def worker_config(
     return result.config
 
 
-def resolve_variables(properties: dict[str, str]) -> dict[str, str]:
-    """Return the properties with variables resolved. Raises ConfigError, ConfigErrors."""
+def resolve_variables(properties: dict[str, str]) -> tuple[dict[str, str], list[UnresolvedVariable]]:
+    """Return the properties with variables resolved, and the variables that could not be resolved.
+
+    Raises ConfigError, ConfigErrors.
+    """
     if not properties.get("config.providers", "").strip():
-        return properties
+        return properties, []
     if not any("${" in value for key, value in properties.items() if key != "plugin.path"):
-        return properties  # the converter check validates the providers
+        return properties, []  # the converter check validates the providers
     # This is a late import, because it takes a third of the startup time.
     from headrace.plugins.variables import resolve_worker
 

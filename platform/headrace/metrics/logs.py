@@ -60,6 +60,7 @@ class Secrets:
 
 secrets = Secrets()
 _SECRET_KEY = re.compile(r"password|passphrase|secret|token|credential|jaas\.config|api\.?key", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{[^{}]*:[^{}]*\}")
 
 
 def is_secret_key(key: str) -> bool:
@@ -68,9 +69,16 @@ def is_secret_key(key: str) -> bool:
 
 
 def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ()) -> None:
-    """From now on, mask the values of keys that are in `secret_keys` or that `is_secret_key` recognizes."""
+    """From now on, mask the values of keys that are in `secret_keys` or that `is_secret_key` recognizes.
+
+    A value that is only a variable which could not be resolved is not a secret: errors must name the variable.
+    """
     declared = set(secret_keys)
-    secrets.add(value for key, value in properties.items() if key in declared or is_secret_key(key))
+    secrets.add(
+        value
+        for key, value in properties.items()
+        if (key in declared or is_secret_key(key)) and not _VARIABLE.fullmatch(value)
+    )
 
 
 def set_process_context(connector: str, scope: str = "") -> None:

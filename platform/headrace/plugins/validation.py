@@ -26,7 +26,6 @@ from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask
 from headrace.data.java_regex import JavaPattern
-from headrace.data.value_replacer import ValueReplacer
 from headrace.plugins import connector_config, missing_modules, registry
 from headrace.plugins.plugin_sections import (
     CONVERTER_KEYS,
@@ -38,7 +37,7 @@ from headrace.plugins.plugin_sections import (
     converter_section,
 )
 from headrace.plugins.value_warnings import value_warnings
-from headrace.plugins.variables import UnresolvedVariable, resolved_variables
+from headrace.plugins.variables import UnresolvedVariable, variable_replacer
 from headrace.plugins.worker_permission import refusal
 
 ClientOverrideCheck = Callable[[type[Connector]], Iterable[tuple[str, str, bool]]]
@@ -391,13 +390,7 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
 
     `props` contains the resolved values, and `originals` the variables.
     """
-    variables = {
-        found: variable
-        for name, text in props.items()
-        for found, variable in resolved_variables(originals.get(name), text)
-        if len(found) > 3 and found not in ("true", "false", "none", "null")
-    }
-    replacer = ValueReplacer(variables)
+    replacer = variable_replacer(originals, props)
     for value in result.values.values():
         original = originals.get(value.name)
         if original is not None and original != props.get(value.name):

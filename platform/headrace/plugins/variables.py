@@ -15,6 +15,7 @@ from types import TracebackType
 
 from headrace.api.config_provider import ConfigData, ConfigProvider
 from headrace.api.errors import ConfigError
+from headrace.data.value_replacer import ValueReplacer
 from headrace.plugins import registry
 from headrace.plugins.creation import create
 
@@ -46,6 +47,18 @@ def resolved_variables(original: str | None, text: str | None) -> list[tuple[str
     pattern = "(.*?)".join(re.escape(part) for part in parts[::2])
     found = re.fullmatch(pattern, text, re.DOTALL)
     return [] if found is None else list(zip(found.groups(), parts[1::2], strict=True))
+
+
+def variable_replacer(originals: Mapping[str, str | None], resolved: Mapping[str, str | None]) -> ValueReplacer:
+    """Return a replacer that puts variables in place of resolved values, for error messages."""
+    return ValueReplacer(
+        {
+            found: variable
+            for name, text in resolved.items()
+            for found, variable in resolved_variables(originals.get(name), text)
+            if len(found) > 3 and found not in ("true", "false", "none", "null")
+        }
+    )
 
 
 class VariableRestorer:
@@ -166,11 +179,14 @@ class ConfigResolver:
         self.close()
 
 
-def resolve_worker(worker: Mapping[str, str]) -> dict[str, str]:
-    """Return a worker's properties with variables replaced, except in ``plugin.path``, where they are not supported."""
+def resolve_worker(worker: Mapping[str, str]) -> tuple[dict[str, str], list[UnresolvedVariable]]:
+    """Return a worker's properties with variables replaced, and the variables that could not be resolved.
+
+    In ``plugin.path``, variables are not supported.
+    """
     registry.use_plugin_path(worker.get("plugin.path"))
     with ConfigResolver.from_worker(worker) as resolver:
         resolved = resolver.resolve(worker)
     if "plugin.path" in worker:
         resolved["plugin.path"] = worker["plugin.path"]
-    return resolved
+    return resolved, [each for each in resolver.unresolved if each.key != "plugin.path"]

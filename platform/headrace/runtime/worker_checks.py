@@ -9,9 +9,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.runtime.worker_config import CLIENT_PREFIXES, WorkerConfig, WorkerConfigErrors, is_distributed
+
+if TYPE_CHECKING:
+    from headrace.plugins.variables import UnresolvedVariable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +27,17 @@ class WorkerCheck:
     warnings: tuple[str, ...]
 
 
-def check_worker(properties: Mapping[str, str], parse: Callable[[Mapping[str, str]], WorkerConfig]) -> WorkerCheck:
-    """Parse a worker's properties, in which variables are resolved, and check its hosts and clients."""
+def check_worker(
+    properties: Mapping[str, str],
+    parse: Callable[[Mapping[str, str]], WorkerConfig],
+    originals: Mapping[str, str] | None = None,
+    unresolved: Iterable[UnresolvedVariable] = (),
+) -> WorkerCheck:
+    """Parse a worker's properties, in which variables are resolved, and check its hosts and clients.
+
+    `originals` contains the properties with variables. Errors and warnings contain the variables, and not their values.
+    A variable in `unresolved` is reported as an error if there are other errors, and otherwise as a warning.
+    """
     config: WorkerConfig | None = None
     errors: list[ConfigError] = []
     warnings: list[str] = []
@@ -42,8 +55,14 @@ def check_worker(properties: Mapping[str, str], parse: Callable[[Mapping[str, st
         errors += host_errors
         warnings += host_warnings
     errors += client_errors(properties)
-    messages = tuple(dict.fromkeys(str(error) for error in errors))
-    return WorkerCheck(None if messages else config, messages, tuple(warnings))
+    messages = [str(error) for error in errors]
+    (messages if messages else warnings).extend(map(str, unresolved))
+    if originals is not None and originals != properties:
+        from headrace.plugins.variables import variable_replacer
+
+        replace = variable_replacer(originals, properties).replace
+        messages, warnings = list(map(replace, messages)), list(map(replace, warnings))
+    return WorkerCheck(None if messages else config, tuple(dict.fromkeys(messages)), tuple(warnings))
 
 
 def host_problems(servers: str) -> tuple[list[ConfigError], list[str]]:

@@ -19,7 +19,7 @@ from headrace.api.errors import ConnectError
 from headrace.metrics import logs
 from headrace.plugins import missing_modules, registry
 from headrace.plugins.connector_config import framework_value
-from headrace.plugins.variables import ConfigResolver, VariableRestorer
+from headrace.plugins.variables import ConfigResolver, UnresolvedVariable, VariableRestorer
 from headrace.runtime import messages
 from headrace.runtime.channel import Channel, ChannelClosed, RemoteError, message_of
 from headrace.runtime.spec import ConnectorSpec, InstanceId
@@ -49,6 +49,7 @@ class WorkerConnector:
         self._sending: asyncio.Task[None] | None = None
         self._resolved: dict[str, str] = {}
         self._variables: VariableRestorer
+        self._unresolved: list[UnresolvedVariable] = []
 
     async def start(self) -> str:
         """Create and start the connector. Return its version. Raises every exception of the plug-in."""
@@ -67,9 +68,10 @@ class WorkerConnector:
     # Runs in the connector's thread
 
     def _start(self) -> None:
-        self._resolved, ttl_ms = resolved_with_ttl(self.spec.config, self.spec.worker)
-        if ttl_ms is not None:
-            self.notify(messages.ValuesExpire(self.instance, ttl_ms))
+        self._resolved, resolver = _resolve(self.spec.config, self.spec.worker)
+        self._unresolved = resolver.unresolved
+        if resolver.ttl_ms is not None:
+            self.notify(messages.ValuesExpire(self.instance, resolver.ttl_ms))
         self._connector = registry.find("connector", self._resolved["connector.class"])()
         self._connector.context = _Context(self, self._resolved)
         self._connector.config = self._connector.config_model.parse(self._resolved)
@@ -123,6 +125,8 @@ class WorkerConnector:
             try:
                 return function()
             except Exception as error:
+                for unresolved in self._unresolved:  # it may have caused the error
+                    error.add_note(str(unresolved))
                 if hasattr(self, "_connector"):
                     connector = type(self._connector)
                     missing_modules.add_note(error, connector, lambda: connector.required_extra(self._resolved))
@@ -209,12 +213,6 @@ async def _in_thread(function: Callable[..., _T], *arguments: Any) -> _T:
 def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
     """Return the configuration with variables resolved. From now on, their values are masked in this process's log."""
     return _resolve(config, worker)[0]
-
-
-def resolved_with_ttl(config: Mapping[str, str], worker: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
-    """Return the configuration as `resolved` does, and the time in ms until a value expires, or None."""
-    values, resolver = _resolve(config, worker)
-    return values, resolver.ttl_ms
 
 
 def _resolve(config: Mapping[str, str], worker: Mapping[str, str]) -> tuple[dict[str, str], ConfigResolver]:

@@ -274,6 +274,8 @@ class WorkerTask:
             was_interrupted = isinstance(error, ClosedError) or not isinstance(error, Exception)
             if not (was_interrupted and self.stopping.is_set()):
                 missing_modules.add_note(error, type(self.task), self.plugins.required_extra)
+                for unresolved in self.plugins.unresolved:  # it may have caused the error
+                    error.add_note(unresolved)
                 state, trace = "FAILED", trace_of(error)
                 is_restarted = RestartPolicy.from_config(self.spec.connector_config).is_enabled
                 log.exception(

@@ -111,3 +111,35 @@ def test_client_override_with_an_unknown_key_causes_a_warning(tmp_path: Path) ->
             "lines is valid",
         ],
     )
+
+
+PROVIDER = {"config.providers": "env", "config.providers.env.class": "EnvVarConfigProvider"}
+
+
+def test_unresolved_variable_of_a_secret_key_is_named_in_the_error(tmp_path: Path) -> None:
+    connector = {**SINK, "tasks.max": "none", "db.password": "${env:HEADRACE_TEST_UNSET}"}
+    code, lines = validate(tmp_path, connector, PROVIDER)
+    assert code == 1
+    assert any("db.password: variable ${env:HEADRACE_TEST_UNSET} is not resolved" in line for line in lines), lines
+
+
+def test_error_of_a_worker_file_names_variables_and_never_their_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_TEST_VALUE", "hunter22")
+    monkeypatch.delenv("HEADRACE_TEST_UNSET", raising=False)
+    worker = {
+        **WORKER,
+        **PROVIDER,
+        "bootstrap.servers": "localhost:1",
+        "offset.flush.interval.ms": "${env:HEADRACE_TEST_VALUE}",
+        "task.shutdown.graceful.timeout.ms": "${env:HEADRACE_TEST_UNSET}",
+    }
+    result = CliRunner().invoke(headrace, ["validate", str(write(tmp_path / "worker.properties", worker))])
+    assert result.exit_code == 1
+    assert "hunter22" not in result.output
+    assert "Invalid value ${env:HEADRACE_TEST_VALUE} for configuration offset.flush.interval.ms" in result.output
+    assert (
+        "task.shutdown.graceful.timeout.ms: variable ${env:HEADRACE_TEST_UNSET} is not resolved: config provider env "
+        "has no value for key HEADRACE_TEST_UNSET"
+    ) in result.output

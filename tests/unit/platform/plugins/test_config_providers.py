@@ -123,7 +123,7 @@ def test_values_from_config_providers_are_collected_for_masking_in_logs(monkeypa
         resolver.resolve({"a": "user:${env:HEADRACE_TEST_SECRET}", "b": "plain"})
         assert resolver.resolved_values == {"hunter2"}
     worker = {**settings, "key": "${env:HEADRACE_TEST_SECRET}", "plugin.path": "${env:HEADRACE_TEST_SECRET}"}
-    resolved = resolve_worker(worker)
+    resolved, _ = resolve_worker(worker)
     assert (resolved["key"], resolved["plugin.path"]) == ("hunter2", "${env:HEADRACE_TEST_SECRET}")
 
 
