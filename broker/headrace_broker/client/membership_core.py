@@ -85,7 +85,13 @@ class MembershipCore:
         rebalance_timeout_ms: int,
         heartbeat_interval_ms: int,
         group_instance_id: str | None = None,
+        first_heartbeat_ms: int | None = None,
     ) -> None:
+        """`first_heartbeat_ms` is the delay of the first heartbeat after an assignment, by default the full interval.
+
+        Each later delay is twice as long as the previous one, up to the interval. A member learns only from a heartbeat
+        that another member has joined again, and incremental rebalances come in pairs.
+        """
         self.group_id = group_id
         self.state = MemberState.UNJOINED
         self.generation = Generation()
@@ -96,6 +102,8 @@ class MembershipCore:
         self._session_timeout_ms = session_timeout_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._first_heartbeat_ms = min(first_heartbeat_ms or heartbeat_interval_ms, heartbeat_interval_ms)
+        self._heartbeat_delay_ms = self._first_heartbeat_ms
         self._last_sent_ms = 0.0
         self._last_response_ms = 0.0
 
@@ -160,17 +168,19 @@ class MembershipCore:
             return self._step_after_error(code)
         self.state = MemberState.STABLE
         self._last_sent_ms = self._last_response_ms = now_ms
+        self._heartbeat_delay_ms = self._first_heartbeat_ms
         return NextStep.ASSIGNED
 
     # -- heartbeats --------------------------------------------------------------------------------------------------
 
     def heartbeat_due_ms(self) -> float:
         """Return when to send the next heartbeat."""
-        return self._last_sent_ms + self._heartbeat_interval_ms
+        return self._last_sent_ms + self._heartbeat_delay_ms
 
     def heartbeat_request(self, now_ms: float) -> HeartbeatRequest:
         """Return the Heartbeat request to send now."""
         self._last_sent_ms = now_ms
+        self._heartbeat_delay_ms = min(2 * self._heartbeat_delay_ms, self._heartbeat_interval_ms)
         return HeartbeatRequest(
             group_id=self.group_id,
             generation_id=self.generation.generation_id,

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 READ_ATTEMPTS_MAX = 5
 RESTART_BACKOFF_S = 1.0
+FIRST_HEARTBEAT_MS = 20
+"""A worker that has stopped revoked tasks joins again, usually within milliseconds after the assignment."""
 SESSION_EXPIRY_EXTRA_S = 2.0
 """How long the coordinator may need to remove a member after its session has expired."""
 _ADDRESS_KEYS = "rest.advertised.host.name, rest.advertised.port"
@@ -88,6 +90,7 @@ class WorkerGroup:
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
+            first_heartbeat_ms=FIRST_HEARTBEAT_MS,
         )
         self._membership = GroupMembership(cluster, membership, self, rebalance_timeout_ms)
 

@@ -11,7 +11,7 @@ from headrace_broker.protocol.messages.join_group import JoinGroupResponse, Join
 from headrace_broker.protocol.messages.sync_group import SyncGroupResponse
 
 
-def make_core(instance: str | None = None) -> MembershipCore:
+def make_core(instance: str | None = None, first_heartbeat_ms: int | None = None) -> MembershipCore:
     return MembershipCore(
         group_id="g",
         protocol_type="connect",
@@ -19,6 +19,7 @@ def make_core(instance: str | None = None) -> MembershipCore:
         rebalance_timeout_ms=60_000,
         heartbeat_interval_ms=3_000,
         group_instance_id=instance,
+        first_heartbeat_ms=first_heartbeat_ms,
     )
 
 
@@ -119,6 +120,17 @@ def test_heartbeat_error_code_determines_the_next_step_of_the_member(
     make_stable(core)
     assert core.on_heartbeat(code, 10) is step
     assert (core.generation.member_id == "m") is keeps_id
+
+
+def test_delay_of_heartbeats_doubles_after_each_assignment_up_to_the_heartbeat_interval() -> None:
+    core = make_core(first_heartbeat_ms=400)
+    for assigned_ms in (0, 100_000):
+        make_stable(core, assigned_ms)
+        sent = []
+        for _ in range(5):
+            sent.append(core.heartbeat_due_ms())
+            core.heartbeat_request(sent[-1])
+        assert [each - assigned_ms for each in sent] == [400, 1_200, 2_800, 5_800, 8_800]
 
 
 def test_session_expires_if_a_member_receives_no_heartbeat_responses() -> None:
