@@ -27,8 +27,7 @@ def test_partitions_of_a_killed_sink_task_are_consumed_before_the_session_of_the
         write_topic(broker.address, "t", [(None, b"before")])
         config = {"connector.class": "FileStreamSink", "topics": "t", "file": str(file), "value.converter": STRING}
         config |= {"consumer.override.session.timeout.ms": str(SESSION_TIMEOUT_S * 1000)}
-        restarts = {"errors.restart.max.attempts": "3", "errors.restart.backoff.initial.ms": "100"}
-        worker.create("s", config | restarts)
+        worker.create("s", config | {"errors.restart.backoff.initial.ms": "100"})
         _wait_for_line(file, "before")
         next(each for each in psutil.Process(worker.pid).children(recursive=True) if each.name() == "s-0").kill()
         write_topic(broker.address, "t", [(None, b"after")])

@@ -174,7 +174,8 @@ def test_child_processes_of_a_crashed_task_are_killed_and_the_trace_of_the_task_
 ) -> None:
     worker.create("neighbour", {"connector.class": "HangConnector"})
     worker.wait_for_task_state("neighbour", 0, "RUNNING")
-    worker.create("hang", {"connector.class": "HangConnector", "how": "crash"})
+    once = {"errors.restart.max.attempts": "0"}
+    worker.create("hang", {"connector.class": "HangConnector", "how": "crash", **once})
     worker.wait_for_task_state("hang", 0, "FAILED")
     assert "killed by SIGSEGV" in worker.status("hang")["tasks"][0]["trace"]
     assert worker.status("neighbour")["tasks"][0]["state"] == "RUNNING"

@@ -33,6 +33,7 @@ from headrace.herder.assignment import Assignment
 from headrace.herder.instance_effects import (
     AbortStart,
     Effect,
+    ForgetKill,
     PauseTask,
     PutStatus,
     RemoveStatus,
@@ -57,6 +58,7 @@ from headrace.stores.status_store import State, Status
 
 RETRY_BACKOFF_MIN_MS = 250
 RETRY_BACKOFF_MAX_MS = 60_000
+HOUR_MS = 3_600_000
 
 
 def is_outdated(status: Status | None, worker_id: str, generation: int) -> bool:
@@ -86,6 +88,7 @@ class _Instance:
     trace: str | None = None
     version: str | None = None
     must_restart: bool = False
+    was_killed: bool = False  # a signal ended its process
     is_aborting: bool = False  # the start is no longer wanted
     is_shown_restarting: bool = False
     start_failure: str | None = None  # the trace of a failed start
@@ -114,6 +117,7 @@ class _Connector:
     retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
     is_coalescing: bool = False  # `retrying` waits because of a request that arrived during the last one
     restarts: dict[int | None, int] = field(default_factory=dict)  # numbers of successive automatic restarts
+    kills: dict[int | None, int] = field(default_factory=dict)  # numbers of restarts after a kill in the last hour
 
 
 class HerderCore:
@@ -193,6 +197,7 @@ class HerderCore:
         for task in [*([None] if plan.connector else []), *plan.tasks]:
             instance = local.instances.get(task)
             local.restarts.pop(task, None)
+            local.kills.pop(task, None)
             if instance is not None and instance.phase is not _Phase.STOPPING:
                 instance.must_restart, instance.is_shown_restarting = True, shows_restarting
         return [*effects, *self._reconcile(connector)]
@@ -239,14 +244,15 @@ class HerderCore:
             effects += self.task_configs_needed(id_)
         return [*effects, *self._reconcile(id_.connector)]
 
-    def start_failed(self, id_: InstanceId, trace: str) -> list[Effect]:
-        """Handle the failed start of an instance."""
+    def start_failed(self, id_: InstanceId, trace: str, *, was_killed: bool = False) -> list[Effect]:
+        """Handle the failed start of an instance. `was_killed` is true if a signal ended its process."""
         instance = self._current(id_)
         if instance is None or instance.phase is not _Phase.STARTING:
             return []
         if instance.is_aborting:
             return self.stopped(id_)
         instance.start_failure = trace
+        instance.was_killed |= was_killed
         return [*self._fail(instance, trace, restarts=True), *self._reconcile(id_.connector)]
 
     def stopped(self, id_: InstanceId) -> list[Effect]:
@@ -265,11 +271,14 @@ class HerderCore:
         instance = self._current(id_)
         return [] if instance is None or instance.phase is _Phase.FAILED else self.stopped(id_)
 
-    def state_changed(self, id_: InstanceId, state: InstanceState, trace: str | None) -> list[Effect]:
-        """Handle the state that an instance reports."""
+    def state_changed(
+        self, id_: InstanceId, state: InstanceState, trace: str | None, *, was_killed: bool = False
+    ) -> list[Effect]:
+        """Handle the state of an instance. `was_killed` is true if a signal ended its process."""
         instance = self._current(id_)
         if instance is None or instance.phase is _Phase.STOPPING or instance.state is State.FAILED:
             return []
+        instance.was_killed |= was_killed
         if instance.phase is _Phase.STARTING:  # `started` follows and stores the status, with the version
             instance.state = State.UNASSIGNED if state == "STOPPED" else State(state)
             instance.trace = trace
@@ -316,16 +325,25 @@ class HerderCore:
     def _restart_later(self, instance: _Instance) -> list[Effect]:
         id_ = instance.id
         state, local = self.snapshot.connectors.get(id_.connector), self._connectors[id_.connector]
-        policy = RestartPolicy.from_config({} if state is None else state.config)
-        attempt = local.restarts.get(id_.task, 0) + 1
+        policy = RestartPolicy.from_config({} if state is None else state.config, was_killed=instance.was_killed)
         if not policy.is_enabled:
             return []
+        counts = local.kills if policy.is_per_hour else local.restarts
+        attempt = counts.get(id_.task, 0) + 1
         delay_ms = policy.delay_ms(attempt)
-        if delay_ms is not None:
-            local.restarts[id_.task] = attempt
         text = policy.describe(attempt, delay_ms)
         instance.trace = f"{(instance.trace or '').rstrip()}\n{text[0].upper()}{text[1:]}."
-        return [RestartLater(id_, delay_ms, text)]
+        effects: list[Effect] = [RestartLater(id_, delay_ms, text)]
+        if delay_ms is not None:
+            counts[id_.task] = attempt
+            effects += [ForgetKill(id_, HOUR_MS)] if policy.is_per_hour else []
+        return effects
+
+    def kill_forgotten(self, id_: InstanceId) -> None:
+        """Handle the end of the delay of `ForgetKill`."""
+        local = self._connectors.get(id_.connector)
+        if local is not None and local.kills.get(id_.task):
+            local.kills[id_.task] -= 1
 
     def _watch_restarted(self, instance: _Instance) -> list[Effect]:
         id_ = instance.id

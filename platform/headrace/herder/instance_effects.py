@@ -92,6 +92,14 @@ class WatchRestarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetKill:
+    """Call `kill_forgotten` after a delay: the restart of this killed instance no longer counts against the limit."""
+
+    instance: InstanceId
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreTaskConfigs:
     """Append the task configurations to the config store."""
 
@@ -138,6 +146,7 @@ Effect: TypeAlias = (
     | RetryTaskConfigs
     | RestartLater
     | WatchRestarted
+    | ForgetKill
     | StoreTaskConfigs
     | PutStatus
     | ShowStarting

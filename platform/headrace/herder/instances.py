@@ -20,7 +20,7 @@ from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.traces import exception_line, trace_of
-from headrace.runtime.worker import CallTimeout, Events, StartTerminated, Worker
+from headrace.runtime.worker import CallTimeout, Events, ProcessKilled, StartTerminated, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import OffsetStore
 from headrace.stores.status_records import StatusKey
@@ -104,9 +104,11 @@ class Instances:
 
     # Events of the worker (runtime.worker.Events)
 
-    def state_changed(self, instance: InstanceId, state: InstanceState, trace: str | None) -> None:
-        """Handle the state that an instance reports."""
-        effects = self.core.state_changed(instance, state, trace)
+    def state_changed(
+        self, instance: InstanceId, state: InstanceState, trace: str | None, *, was_killed: bool = False
+    ) -> None:
+        """Handle the state of an instance. `was_killed` is true if a signal ended its process."""
+        effects = self.core.state_changed(instance, state, trace, was_killed=was_killed)
         if effects and state == "FAILED":
             context, reason = logs.context(instance.connector), exception_line(trace or "")
             log.error("%s%s %s: failed: %s", context, _kind(instance), instance.name, reason)
@@ -229,6 +231,8 @@ class Instances:
                 log.log(level, "%s%s %s: %s", context, kind, instance.name, text)
                 if delay_ms is not None:
                     self._call_later(delay_ms, lambda: self.carry_out(self.core.restart_due(instance)))
+            case instance_effects.ForgetKill(instance, delay_ms):
+                self._call_later(delay_ms, lambda: self.core.kill_forgotten(instance))
             case instance_effects.WatchRestarted(instance, delay_ms):
                 self._call_later(delay_ms, lambda: self.core.ran_long_enough(instance))
             case instance_effects.StoreTaskConfigs(name, configs):
@@ -293,7 +297,7 @@ class Instances:
                 scope = "worker" if instance.task is None else f"task-{instance.task}"
                 context = logs.context(name, scope)
                 log.error("%s%s %s: failed to start: %s", context, _kind(instance), instance.name, error)
-            self.carry_out(self.core.start_failed(instance, _trace(error)))
+            self.carry_out(self.core.start_failed(instance, _trace(error), was_killed=isinstance(error, ProcessKilled)))
         else:
             self.starts[kind] = self.starts[kind].plus(is_success=True)
             self.carry_out(self.core.started(instance, version))

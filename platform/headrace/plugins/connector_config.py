@@ -163,7 +163,8 @@ def _base_keys(worker: Mapping[str, str]) -> list[ConfigKey]:
         "Log Error Details")  # fmt: skip
     restart = "errors.restart."
     add(f"{restart}max.attempts", ConfigType.INT, 0, "How often a failed connector or task is restarted automatically; "
-        "-1: without limit. The count starts again after it has run for errors.restart.backoff.max.ms.", _LOW, ERRORS,
+        "-1: without limit. The count starts again after it has run for errors.restart.backoff.max.ms. If the key is "
+        "not set and a signal killed its process, it is restarted up to 5 times an hour.", _LOW, ERRORS,
         Width.SHORT, "Automatic Restarts", _at_least_check(-1))  # fmt: skip
     add(f"{restart}backoff.initial.ms", long_, 1000, "Delay before the first automatic restart, in ms; it doubles with "
         "each further one.", _LOW, ERRORS, Width.SHORT, "Initial Restart Back-off", _at_least_check(0))  # fmt: skip

@@ -60,10 +60,18 @@ class HostProcess:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.suspects: list[str] = []
         self.died_with_fork_server = False
+        self._is_killed_by_worker = False
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended the process that its worker did not send, for example SIGKILL of the OOM killer."""
+        is_intended = self._is_killed_by_worker or self.died_with_fork_server
+        return self.ended.done() and self.ended.result() < 0 and not is_intended
 
     def kill(self) -> None:
         """Kill the process and all its descendants immediately."""
         if self.pid is not None and not self.ended.done():
+            self._is_killed_by_worker = True
             process_tree.kill_tree(self.pid)
 
     def _set_ended(self, status: int) -> None:

@@ -1,4 +1,8 @@
-"""The `errors.restart.*` keys of a connector: automatic restarts of failed instances, with a back-off. No I/O."""
+"""Automatic restarts of failed connectors and tasks, with a back-off: the `errors.restart.*` keys. No I/O.
+
+If a signal killed the process, for example the OOM killer's SIGKILL, the instance is restarted by default: a supervisor
+would restart Kafka Connect's JVM, too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from dataclasses import dataclass
 from headrace.api.errors import ConfigError
 from headrace.plugins.connector_config import framework_value
 
+KILLS_PER_HOUR_MAX = 5
+
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
@@ -16,10 +22,15 @@ class RestartPolicy:
     attempts_max: int
     backoff_initial_ms: int
     backoff_max_ms: int
+    is_per_hour: bool = False
+    """Whether `attempts_max` is a limit for one hour. Only for killed processes."""
 
     @classmethod
-    def from_config(cls, config: Mapping[str, str]) -> RestartPolicy:
-        """Read the keys of a connector's configuration. A value that contains a variable is treated as not set."""
+    def from_config(cls, config: Mapping[str, str], *, was_killed: bool = False) -> RestartPolicy:
+        """Read the keys of a connector's configuration. A value that contains a variable is treated as not set.
+
+        `was_killed` is true if a signal ended the instance's process. By default, such an instance is restarted.
+        """
 
         def value(key: str) -> int:
             try:
@@ -27,10 +38,12 @@ class RestartPolicy:
             except ConfigError:
                 return int(framework_value({}, key))
 
+        by_default = was_killed and "errors.restart.max.attempts" not in config
         return cls(
-            value("errors.restart.max.attempts"),
+            KILLS_PER_HOUR_MAX if by_default else value("errors.restart.max.attempts"),
             value("errors.restart.backoff.initial.ms"),
             value("errors.restart.backoff.max.ms"),
+            is_per_hour=by_default,
         )
 
     def delay_ms(self, attempt: int) -> int | None:
@@ -49,6 +62,16 @@ class RestartPolicy:
 
     def describe(self, attempt: int, delay_ms: int | None) -> str:
         """Describe for the log what happens after a failure. `delay_ms` is the result of the method `delay_ms`."""
+        if self.is_per_hour:
+            if delay_ms is None:
+                return (
+                    f"its process was killed more than {self.attempts_max} times in one hour, restart it manually (set "
+                    "errors.restart.max.attempts to change the number of automatic restarts)"
+                )
+            return (
+                f"automatic restart {attempt} of at most {self.attempts_max} in one hour follows in {delay_ms} ms, "
+                "because its process was killed"
+            )
         if delay_ms is None:
             return (
                 f"all automatic restarts have failed (errors.restart.max.attempts={self.attempts_max}), restart it "

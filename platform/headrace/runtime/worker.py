@@ -38,6 +38,10 @@ class CallTimeout(Exception):
     """A call into a child process timed out, and the process was killed."""
 
 
+class ProcessKilled(ChannelClosed):
+    """A signal that the worker did not send ended the process of an instance during a request."""
+
+
 class StartTerminated(Exception):
     """A start was no longer wanted and did not end within the timeout, and the worker terminated it and logged this."""
 
@@ -45,7 +49,9 @@ class StartTerminated(Exception):
 class Events(Protocol):
     """The events of instances that the worker reports to the herder."""
 
-    def state_changed(self, instance: InstanceId, state: messages.InstanceState, trace: str | None) -> None: ...
+    def state_changed(
+        self, instance: InstanceId, state: messages.InstanceState, trace: str | None, *, was_killed: bool = False
+    ) -> None: ...
     def topic_used(self, instance: InstanceId, topic: str) -> None: ...
     def reconfiguration_requested(self, instance: InstanceId) -> None: ...
     def values_expire(self, instance: InstanceId, ttl_ms: int) -> None: ...
@@ -401,7 +407,7 @@ class Worker:
             return
         trace = f"{_kind(id_)} {id_.name}: its process (pid {host.pid}) exited unexpectedly: {reason}"
         log.error("%s", trace)
-        self._events.state_changed(id_, "FAILED", trace)
+        self._events.state_changed(id_, "FAILED", trace, was_killed=host.was_killed)
 
     async def _request(self, host: HostProcess, message: messages.Request[R], instance: _Instance | None = None) -> R:
         """Send a request to a process. `instance` is the instance that the request concerns, if any.
@@ -422,7 +428,7 @@ class Worker:
         except ChannelClosed:
             with contextlib.suppress(TimeoutError):
                 status = await asyncio.wait_for(asyncio.shield(host.ended), EXIT_TIMEOUT_S)
-                raise ChannelClosed(
+                raise (ProcessKilled if host.was_killed else ChannelClosed)(
                     f"The process of {name} exited during {request}: {_describe_status(status)}"
                 ) from None
             raise

@@ -51,6 +51,7 @@ class SimulatedWorker:
         self.statuses = MemoryStatusStore()
         self.stored: list[tuple[int | None, State, str | None]] = []
         self.aborted: list[InstanceId] = []
+        self.kills: list[instance_effects.ForgetKill] = []
 
     def change(self, change: ConfigChange) -> None:
         self.offset += 1
@@ -74,6 +75,8 @@ class SimulatedWorker:
                     self.retries.append(instance)
                 case instance_effects.RestartLater(instance) | instance_effects.WatchRestarted(instance):
                     self.delayed.append(effect)
+                case instance_effects.ForgetKill():
+                    self.kills.append(effect)
                 case instance_effects.PauseTask(instance) | instance_effects.ResumeTask(instance):
                     assert instance in self.paused, "paused or resumed a task that does not run"
                     self.paused[instance] = isinstance(effect, instance_effects.PauseTask)
@@ -681,6 +684,77 @@ def test_count_of_automatic_restarts_is_reset_after_a_restarted_connector_has_ru
     (later,) = worker.delayed
     assert isinstance(later, instance_effects.RestartLater)
     assert (later.instance, later.delay_ms) == (watch.instance, 100)
+
+
+def kill_task(worker: SimulatedWorker) -> list[int | None]:
+    """Kill the process of task 0 of the connector, and restart the task. Return the delays of the restarts."""
+    id_ = worker.alive.pop(("c", 0)).instance
+    worker.carry_out(worker.core.state_changed(id_, "FAILED", "killed by SIGKILL", was_killed=True))
+    delays = []
+    for later in worker.delayed:
+        assert isinstance(later, instance_effects.RestartLater)
+        delays.append(later.delay_ms)
+        if later.delay_ms is not None:
+            worker.carry_out(worker.core.restart_due(later.instance))
+    worker.delayed.clear()
+    worker.settle(1)
+    return delays
+
+
+def killable_world(**config: str) -> SimulatedWorker:
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", config))
+    worker.settle(1)
+    return worker
+
+
+def test_task_whose_process_was_killed_is_restarted_with_backoff_up_to_five_times_in_one_hour() -> None:
+    worker = killable_world()
+    for delay_ms in (1_000, 2_000, 4_000, 8_000, 16_000):
+        assert kill_task(worker) == [delay_ms]
+        assert worker.alive["c", 0]
+    assert [kill.delay_ms for kill in worker.kills] == [3_600_000] * 5
+    worker.core.kill_forgotten(worker.kills[0].instance)  # an hour after the first kill
+    assert kill_task(worker) == [16_000]
+    assert kill_task(worker) == [None]
+    status = worker.statuses.get("c").tasks[0]
+    assert status.state is State.FAILED
+    assert "Its process was killed more than 5 times in one hour, restart it manually" in str(status.trace)
+    worker.carry_out(worker.core.restart("c", RestartPlan(connector=False, tasks=[0])))
+    worker.settle(1)
+    assert kill_task(worker) == [1_000]
+
+
+def test_status_of_a_killed_task_says_when_it_is_restarted() -> None:
+    worker = killable_world(**{"errors.restart.backoff.initial.ms": "70"})
+    worker.carry_out(worker.core.state_changed(worker.alive["c", 0].instance, "FAILED", "killed", was_killed=True))
+    status = worker.statuses.get("c").tasks[0]
+    text = "Automatic restart 1 of at most 5 in one hour follows in 70 ms, because its process was killed."
+    assert (status.state, status.trace) == (State.FAILED, f"killed\n{text}")
+
+
+def test_killed_task_is_not_restarted_if_errors_restart_max_attempts_is_zero() -> None:
+    worker = killable_world(**{"errors.restart.max.attempts": "0"})
+    assert kill_task(worker) == []
+
+
+def test_task_that_fails_with_an_error_after_a_kill_is_not_restarted_by_default() -> None:
+    worker = killable_world()
+    kill_task(worker)
+    worker.crash(worker.alive["c", 0].instance)
+    assert worker.delayed == []
+
+
+def test_task_that_is_killed_while_it_starts_is_restarted() -> None:
+    worker = killable_world()
+    worker.carry_out(worker.core.restart("c", RestartPlan(connector=False, tasks=[0])))
+    worker.complete(0, 1, succeeds=True)
+    (start,) = worker.pending
+    worker.pending.clear()
+    worker.carry_out(worker.core.start_failed(start.instance, "killed", was_killed=True))
+    (later,) = worker.delayed
+    assert isinstance(later, instance_effects.RestartLater)
+    assert later.delay_ms == 1_000
 
 
 def test_automatic_restart_is_cancelled_by_a_restart_request_of_the_user() -> None:

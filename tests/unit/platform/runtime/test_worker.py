@@ -102,7 +102,9 @@ class Listener:
         self.ended.append(instance)
         self.changed.set()
 
-    def state_changed(self, instance: InstanceId, state: InstanceState, trace: str | None) -> None:
+    def state_changed(
+        self, instance: InstanceId, state: InstanceState, trace: str | None, *, was_killed: bool = False
+    ) -> None:
         self.states.append((instance, state))
         self.changed.set()
 
