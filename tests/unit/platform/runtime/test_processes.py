@@ -119,6 +119,20 @@ async def test_number_of_concurrent_spawn_requests_is_limited(control: Any) -> N
     assert {str(outcome) for outcome in outcomes} == {"none"}
 
 
+@pytest.mark.parametrize("by_worker", [False, True])
+async def test_process_counts_as_killed_only_if_the_signal_does_not_come_from_the_worker(by_worker: bool) -> None:
+    processes = Processes()
+    host = await processes.spawn("task-0", _handler)
+    assert host.pid is not None
+    if by_worker:
+        host.kill()
+    else:
+        os.kill(host.pid, signal.SIGKILL)
+    assert await host.ended == -signal.SIGKILL
+    assert host.was_killed is not by_worker
+    await processes.close()
+
+
 async def test_next_spawn_starts_the_fork_server_again_after_a_failed_start(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes()
     with monkeypatch.context() as patched:
