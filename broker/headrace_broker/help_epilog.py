@@ -1,4 +1,4 @@
-"""The last line of each command's help, which names the documents where the user can read on."""
+"""The last line of each command's help: the paths of the documents about the command."""
 
 from __future__ import annotations
 

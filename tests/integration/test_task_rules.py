@@ -209,7 +209,7 @@ def source(worker: Worker, mode: str = "", **more: str) -> None:
 
 
 def let_tasks_be_fast(worker: Worker) -> None:
-    """Let the tasks of mode "slow" no longer sleep."""
+    """End the sleeps of the tasks in mode "slow"."""
     (worker.directory / "journal.fast").touch()
 
 
@@ -261,7 +261,7 @@ def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
 
 
 def test_slow_sink_task_stays_in_its_group_during_a_long_put_and_while_it_is_paused(worker: Worker) -> None:
-    """The task needs 50 s to put its records if it is not told to be fast, and is paused for 3 s.
+    """The task needs 50 s to put its records unless the test makes it fast, and is paused for 3 s.
 
     Both times exceed max.poll.interval.ms. If the consumer did not poll during them, it would have to leave its group.
     """
@@ -292,7 +292,7 @@ def test_slow_sink_task_stays_in_its_group_during_a_long_put_and_while_it_is_pau
 def test_member_that_joins_the_group_of_a_slow_sink_task_does_not_wait_until_the_task_has_put_its_backlog(
     worker: Worker,
 ) -> None:
-    """The task needs 200 s to put its backlog, and max.poll.interval.ms lets its consumer rejoin the group as late."""
+    """The task needs 200 s to put its backlog, and max.poll.interval.ms gives its consumer as long to rejoin."""
     from confluent_kafka import Consumer
 
     topics = ["t0", "t1"]

@@ -3,8 +3,8 @@
     SLOW_PROCESSES=1 make test
 
 For each pytest process, a helper process alternately stops headrace's processes below it (SIGSTOP) for 0.1 s and lets
-them run (SIGCONT) for 0.1 s. It resumes them before it exits, also if the pytest process was killed. It does not touch
-a process that a test has stopped itself: the function that replaces `os.kill` sends SIGSTOP only while all processes
+them run (SIGCONT) for 0.1 s. It resumes them before it exits, even if the pytest process was killed. It does not touch
+a process that a test has stopped: the function that replaces `os.kill` sends SIGSTOP only while all processes
 run, and the helper skips processes that it finds stopped.
 """
 

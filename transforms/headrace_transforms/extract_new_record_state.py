@@ -31,7 +31,7 @@ _DELETE_CODE = "d"
 class ExtractNewRecordStateConfig(Config):
     """Configuration of ExtractNewRecordState."""
 
-    removed_keys: ClassVar[Mapping[str, str]] = {  # as since Debezium 1.3
+    removed_keys: ClassVar[Mapping[str, str]] = {  # as in Debezium 1.3
         "add.source.fields": "add.fields",
         "operation.header": "add.headers",
     }

@@ -29,7 +29,7 @@ _PURPOSE = "field replacement"
 class ReplaceFieldConfig(Config):
     """Configuration of ReplaceField."""
 
-    removed_keys: ClassVar[Mapping[str, str]] = {"blacklist": "exclude", "whitelist": "include"}  # as since Kafka 4.0
+    removed_keys: ClassVar[Mapping[str, str]] = {"blacklist": "exclude", "whitelist": "include"}  # as in Kafka 4.0
 
     exclude: list[str] = key(
         "exclude", default=[], validator=require_unique, doc="Fields to remove, even if include contains them."

@@ -387,7 +387,7 @@ class GroupCoordinator:
         return records
 
     def _report_unsupported_type(self, number: int, partition: int, offset: int) -> None:
-        """Log each record type once, because a log contains very many records of the same type."""
+        """Log each record type once, because a partition can contain very many records of one type."""
         if number in self._reported_types:
             return
         self._reported_types.add(number)

@@ -178,7 +178,7 @@ def _validate_client_batch(header: BatchHeader, size_bytes: int) -> None:
 
 
 def _check_timestamp_type(header: BatchHeader, config: LogConfig) -> None:
-    """Reject a batch with the timestamp type LogAppendTime where Kafka does.
+    """Reject a batch with the timestamp type LogAppendTime in the same cases as Kafka.
 
     Kafka accepts such a batch if the topic uses CreateTime and the batch has a timestamp. It stores the batch with the
     timestamp type CreateTime.
@@ -249,7 +249,7 @@ def recompress(records: bytearray | memoryview, header: BatchHeader, config: Log
         return None
     try:
         decompressed = decompress_batch(memoryview(records), 0, header, decompressed_size_max(config))
-        if not header.compression:  # nobody has checked the records yet, and compression takes much longer
+        if not header.compression:  # not checked yet; recompression takes much longer than the check
             check_batch(decompressed, header, find_keyless=False)
     except CorruptBatchError as error:
         raise invalid_records_error(error.reason) from error

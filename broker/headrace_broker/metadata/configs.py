@@ -262,7 +262,7 @@ def _check_known(resource: _Resource, name: str) -> None:
 
 
 def _check_supported(resource: _Resource, name: str) -> None:
-    """Raise ApiError INVALID_CONFIG for a key that protects a cluster. Its error must not say where else to set it."""
+    """Raise ApiError INVALID_CONFIG for a key that protects a cluster. The error must not suggest where to set it."""
     base = split_listener_prefix(name)[1]
     if base in PROTECTING_KEYS or base.startswith(("ssl.", "sasl.")):
         lacking = PROTECTING_KEYS.get(base, "TLS and SASL")

@@ -1,6 +1,6 @@
 """The settings that protect a cluster of Apache Kafka, and that headrace does not support yet.
 
-A node must not run without a protection that somebody has configured. The image therefore contains the metadata records
+A node must not run without a protection that a user has configured. The image therefore contains the metadata records
 that set a protection: ACLs, SCRAM credentials, client quotas, delegation tokens, and the dynamic broker configs in
 `PROTECTING_KEYS`. A node stops if the image contains such a record (see `server.node`). A record that removes a
 protection removes it from the image, so a node starts again when the last protection was removed in Apache Kafka.
@@ -36,7 +36,7 @@ PROTECTING_KEYS = {
     "ssl.client.auth": "client certificates",
     "super.users": "authorization",
 }
-"""The broker keys that protect a cluster, with the words for what a node without support for the key lacks."""
+"""The broker keys that protect a cluster. Each value names the feature that a node lacks, for the error text."""
 
 _UNPROTECTED_VALUES = {
     "max.connection.creation.rate": ("2147483647",),

@@ -1,9 +1,9 @@
 """Checks every record of a batch: the records' number, their lengths and offset deltas, and the end of the data.
 
 `check_batch` checks a batch whose decompressed records fit into a buffer. It parses the records in C. `check_stream`
-reads the records from a stream of decompressed data, so it needs little memory, whatever the decompressed size is. It
-is slower, because it parses the records in Python. `check_batch` also uses it if the C parser rejects a batch. So
-`check_stream` decides which batches are valid, and its errors name the record at fault.
+reads the records from a stream of decompressed data, so it needs little memory even for a large batch. It is slower,
+because it parses the records in Python. If the C parser rejects a batch, `check_batch` checks it again with
+`check_stream`. So `check_stream` decides which batches are valid, and its errors name the record at fault.
 
 The leader accepts what Kafka's consumers can read. For example, names of headers need not be valid UTF-8.
 """

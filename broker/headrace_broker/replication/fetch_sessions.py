@@ -64,7 +64,7 @@ class FetchSession:
     """The partitions to read for the next response, in this order.
 
     A partition that returns records moves to the end (KIP-227). All other partitions keep their places, so each dirty
-    partition is first in one of the next responses. The first batch of a response may exceed all size limits.
+    partition eventually becomes the first one. The first batch of a response may exceed all size limits.
     """
 
     def update(self, request: FetchRequest) -> tuple[list[Key], list[Key]]:

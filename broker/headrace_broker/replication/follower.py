@@ -126,7 +126,7 @@ def action_for(log: FollowerLog, fetch_offset: int, data: PartitionData) -> Fetc
     if epoch < 0 and end_offset < 0:
         return Append(data.high_watermark, data.log_start_offset)
     if epoch < 0 or end_offset < 0:
-        return Retry(error)  # this is no valid diverging epoch, so it must change neither log nor high watermark
+        return Retry(error)  # not a valid diverging epoch, so it must change neither log nor high watermark
     return Truncate(truncation_offset(log, epoch, end_offset))
 
 

@@ -54,7 +54,7 @@ def read(content: bytes, password: str | None, key_password: str | None, *, with
 
 
 def read_pem(text: str) -> KeyStore:
-    """Return the first private key and all certificates of a PEM text. Any other text is a comment."""
+    """Return the first private key and all certificates of a PEM text. Ignore any other text."""
     key = _PEM_KEY.search(text)
     certificates = tuple(found[0] for found in _PEM_CERTIFICATE.finditer(text))
     return KeyStore(None if key is None else key[0], certificates, certificates)

@@ -1,7 +1,7 @@
 """The `ssl.*` settings of a TLS listener or client, with Kafka's keys and defaults. No I/O.
 
-All keys may have a prefix, for example `listeners.https.`. The content of a key store determines its type, and not
-`ssl.keystore.type`. Inline PEM may contain escaped line breaks (`\\n`).
+All keys may have a prefix, for example `listeners.https.`. The content of a key store determines its type, whatever
+`ssl.keystore.type` is. Inline PEM may contain escaped line breaks (`\\n`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TLS13_SUITES = frozenset(
 
 
 class TlsConfigError(ValueError):
-    """A key or its value is invalid, or a file that the value names. `key` includes the prefix."""
+    """The value of `key`, or a file that the value names, is missing or invalid. `key` includes the prefix."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")

@@ -270,7 +270,7 @@ class Node:
         self._snapshotter.on_commit()
 
     def _check_protections(self) -> None:
-        """Stop the node, even if it is alone, when the metadata contains protections that headrace does not support.
+        """Stop the node, even if no other runs, if the metadata contains protections that headrace does not support.
 
         Do not check the image before all committed batches were applied, because a later batch may remove a protection.
         """
@@ -289,7 +289,7 @@ class Node:
         self.run_every(_MAINTENANCE_MS, self.quorum.log.resume_if_space_available)
         self.run_every(_IDLE_CHECK_MS, lambda: self.router.sweep(_IDLE_CHECK_MS))
         self.run_every(CHECK_INTERVAL_MS, self.watch.check)
-        # no record is committed after the start if the node has loaded a snapshot of all records
+        # if a snapshot contains all records, no commit after the start triggers the check
         self.run_every(_MAINTENANCE_MS, self._check_protections)
         if self.broker is None:
             self.committed.pop_removed_topics()  # only a broker uses them
@@ -325,7 +325,7 @@ class Node:
             segment_bytes=config.metadata_log_segment_bytes,
             segment_ms=config.metadata_log_segment_ms,
         )
-        if log.log_end_offset == 0:  # otherwise the log contains the records of the file
+        if log.log_end_offset == 0:  # otherwise the log already contains the file's records
             check_bootstrap_file(self.environment.storage, config.metadata_dir)
         raft_config = RaftConfig(
             node_id=self.node_id,

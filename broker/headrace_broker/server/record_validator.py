@@ -1,11 +1,11 @@
 """Checks the records of compressed batches before the leader appends them (`headrace.records.validation=strict`).
 
-Without this check, the leader would append a batch that cannot be decompressed, and every consumer would stop at it.
+Without this check, the leader would append a batch that cannot be decompressed, and no consumer could read past it.
 
 - The event loop checks a batch of at most `INLINE_BYTES` decompressed bytes itself, in its own buffer.
 - A thread checks a larger batch. Each thread has one buffer of `BUFFER_BYTES`.
 - If the decompressed records do not fit into this buffer, another thread reads them as a stream. The decompressed size
-  of a batch is unlimited, and the memory for the check is not: a pipe connects the decompressor to the check. Large
+  of a batch is unlimited, but the memory for the check is limited: a pipe connects the decompressor to the check. Large
   batches have their own thread, so that batches of the usual size do not wait for them.
 
 Decompression releases the GIL. The check of the records does not, so a thread pauses regularly.

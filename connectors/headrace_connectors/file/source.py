@@ -114,7 +114,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             return
         if change == _DELETED and is_new:
             log.info("File %s was deleted or renamed: reading the open file until a new file has this name", file)
-        # After a file was replaced, wait once, because a process may still write to the renamed file.
+        # If the file was replaced, wait once, because a process may still write to the renamed file.
         self.context.wait(WAIT_S)
 
     def _find_change(self, file: str) -> str:
@@ -131,7 +131,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         return _TRUNCATED if opened.st_size < os.lseek(self._descriptor, 0, os.SEEK_CUR) else ""
 
     def _restart_file(self, file: str, change: str) -> None:
-        """Read the file from its start. The bytes after the last line terminator become the last line before this."""
+        """First end the last line of the old file, which may be unterminated. Then read the file from its start."""
         assert self._descriptor is not None
         log.info("File %s was %s: continuing at byte 0", file, change)
         splitter, self._splitter = self._splitter, LineSplitter()

@@ -222,7 +222,7 @@ class GenericDialect(Dialect):
 
 
 def to_text(value: Any) -> str:
-    """Return a value that the driver may have decoded as text: JSON for structures, otherwise Python's text."""
+    """Return the text of a value that the driver may have decoded: JSON for structures, otherwise Python's text."""
     if isinstance(value, str):
         return value
     if isinstance(value, (dict, list, tuple)):

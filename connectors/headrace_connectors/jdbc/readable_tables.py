@@ -23,7 +23,7 @@ class ReadableTables:
         self._dialect = dialect
         self._now_s = now_s
         self._reasons: dict[str, str] = {}
-        """The tables that were skipped last, with the reasons."""
+        """The tables that the last call of `find` skipped, with the reasons."""
 
     def find(self, tables: Sequence[str], healthy: Sequence[str] = ()) -> list[str]:
         """Return the tables that can be read. Tables in `healthy` are not checked again.

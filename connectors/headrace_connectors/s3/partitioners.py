@@ -72,7 +72,7 @@ class FieldPartitioner(Partitioner):
         return [f"{name}={self._quoted(java_string(value, schema))}" for value in values]
 
     def _quoted(self, text: str) -> str:
-        """Return a text with percent codes for delimiters and control characters, as Hive writes them.
+        """Return the text with delimiters and control characters percent-encoded, as in Hive.
 
         A value therefore cannot add directories, and a line feed in it cannot change a request.
         """

@@ -122,7 +122,7 @@ class Config(BaseModel):
     removed_keys: ClassVar[Mapping[str, str]] = {}
     """Maps each old name that is no longer accepted to the new name.
 
-    A configuration that sets an old name is invalid: to ignore the key would change the data, for example expose fields
+    A configuration that sets an old name is invalid: ignoring the key would change the data, for example expose fields
     that the key excludes.
     """
 
@@ -185,7 +185,7 @@ class Config(BaseModel):
         ]
 
     def value_warnings(self, task_class: type[Any]) -> dict[str, str]:
-        """Return the keys whose values are valid, but have an effect that often surprises users; and the effects.
+        """Return {key: effect} of the keys with a valid value whose effect often surprises users.
 
         The platform logs them when a connector is created. `task_class` is the class of the connector's tasks.
         """

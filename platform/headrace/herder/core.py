@@ -117,7 +117,7 @@ class _Connector:
     retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
     is_coalescing: bool = False  # `retrying` waits because of a request that arrived during the last one
     restarts: dict[int | None, int] = field(default_factory=dict)  # numbers of successive automatic restarts
-    kills: dict[int | None, int] = field(default_factory=dict)  # numbers of restarts after a kill in the last hour
+    kills: dict[int | None, int] = field(default_factory=dict)  # numbers of restarts after kills in the last hour
 
 
 class HerderCore:

@@ -1,6 +1,6 @@
 """Warnings about values of a connector's configuration that are valid, but whose effect often surprises users.
 
-The effects themselves are those of Apache Kafka, so they remain.
+The values have the same effect in Apache Kafka, so headrace only warns.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class HostProcess:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended the process that its worker did not send, for example SIGKILL of the OOM killer."""
+        """Whether the process was ended by a signal not sent by its worker, for example the OOM killer's SIGKILL."""
         is_intended = self._is_killed_by_worker or self.died_with_fork_server
         return self.ended.done() and self.ended.result() < 0 and not is_intended
 

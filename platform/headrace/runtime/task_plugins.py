@@ -47,7 +47,7 @@ class Plugins:
             self.task_config = resolver.resolve(spec.config)
             logs.secrets.add(resolver.resolved_values)
             self.unresolved = dict.fromkeys(map(str, resolver.unresolved))
-            """The descriptions of the variables that could not be resolved, as keys."""
+            """The keys are descriptions of the variables that could not be resolved."""
             self.ttl_ms = resolver.ttl_ms
             """The time after which a value of a config provider expires, in ms; None if no value expires."""
         logs.mask_secrets_of({**self.connector_config, **self.task_config})

@@ -35,7 +35,7 @@ def check_worker(
 ) -> WorkerCheck:
     """Parse a worker's properties, in which variables are resolved, and check its hosts and clients.
 
-    `originals` contains the properties with variables. Errors and warnings contain the variables, and not their values.
+    `originals` contains the properties with variables. Errors and warnings contain the variables, not their values.
     A variable in `unresolved` is reported as an error if there are other errors, and otherwise as a warning.
     """
     config: WorkerConfig | None = None

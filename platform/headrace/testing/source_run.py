@@ -74,7 +74,7 @@ class SourceRun:
     records: list[SourceRecord] = field(default_factory=list)
     """The written records in order, after transforms, as they were before the conversion to bytes.
 
-    Records that were read again after a fault are contained again.
+    A record that was read again after a fault appears again.
     """
 
     skipped: list[tuple[SourceRecord, Exception]] = field(default_factory=list)
@@ -280,7 +280,7 @@ class _SourceTaskRun:
         ]
 
     def _convertible(self, batch: Any) -> list[Any]:
-        """Convert the records as a worker does, and return those that the converters did not skip, unconverted."""
+        """Convert the records as a worker does. Return the original records, without those that were skipped."""
         core.topic_of(batch)
         now_ms = self._clock.now_ms
         indexes = [index for index in range(len(batch)) if self._to_bytes.convert(batch.take([index]), now_ms)]

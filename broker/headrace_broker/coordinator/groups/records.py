@@ -58,7 +58,7 @@ UNSUPPORTED_TYPES = {
     22: "StreamsGroupCurrentMemberAssignment",
     23: "StreamsGroupTopology",
 }
-"""The names of the record types of consumer groups with the protocol of KIP-848, share groups and streams groups."""
+"""The record types of unsupported groups, with their names: KIP-848 consumer groups, share groups, streams groups."""
 
 _OFFSET_VALUE_VERSION = 3
 _EXPIRING_OFFSET_VALUE_VERSION = 1

@@ -6,9 +6,9 @@ even if it exceeds max_bytes. Records are never decoded.
 Consumers may also fetch from a follower (KIP-392), up to the follower's high watermark. If replica.selector.class
 selects a follower, the leader's response contains no records and names this follower as the preferred read replica.
 
-The error of one partition ends the wait of the whole fetch, so that the client can react to the error. As in Kafka,
-this does not apply to a partition that is not in the metadata, if the fetch has other partitions. Otherwise, a consumer
-of a deleted topic would fetch in a loop without pauses. Unlike Kafka's leader, this broker responds to a follower
+An error in one partition completes the whole fetch, so that the client can react to the error. As in Kafka, this does
+not apply to a partition that is not in the metadata, if the fetch has other partitions. Otherwise, a consumer of a
+deleted topic would fetch in a loop without pauses. Unlike Kafka's leader, this broker responds to a follower
 immediately: the follower may have received the metadata of a new partition earlier than the leader, and it backs off
 before it fetches the partition again.
 
@@ -249,7 +249,7 @@ def _record_follower_offsets(broker: Broker, session: FetchSession, request: Fet
 
 
 def _new_reads(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> _PartitionReads:
-    """Return the results of a request of which no partition was read yet."""
+    """Return the empty results of a request whose partitions have not been read yet."""
     replica = _replica_id(request, version)
     bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     if replica >= 0:
@@ -291,8 +291,8 @@ def _session_read_steps(
         topic = FetchTopic(topic=known.topic, topic_id=key[0])
         data = _read_partition(broker, request, topic, wanted, reads, version, is_noted=known.is_fetch_state_recorded)
         known.is_fetch_state_recorded = data.error_code == ErrorCode.NONE
-        # A partition that returned no records may still have some, if its next batch did not fit in the response. It
-        # then keeps its place before the partitions that the client receives records of, and is served next.
+        # If the next batch of a partition does not fit into the response, the partition returns no records, although
+        # it has some. It keeps its place before the partitions that return records, so it is read first next time.
         end_offset = _readable_end_offset(partition, session.replica_id)
         is_exhausted = not data.records and wanted.fetch_offset >= end_offset
         session.mark_read(key, is_exhausted=is_exhausted and data.error_code == ErrorCode.NONE)

@@ -4,7 +4,7 @@ The coordinator is the leader of the `__consumer_offsets` partition that the gro
 creates this topic. Version 1 adds the key type (0 group, 1 transaction, 2 share). From version 4 on, a request may
 contain several keys.
 
-This broker does not support transactions yet, so it returns the error from which most clients can tell that:
+This broker does not support transactions yet, so it returns the error that makes most clients report this:
 
 - Java clients, librdkafka and others show the error's text. librdkafka, whose requests have at most version 2, does so
   only after an authorization error: it repeats the request after every other error.

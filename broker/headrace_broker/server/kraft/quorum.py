@@ -456,7 +456,7 @@ def _is_other_voter_at_address(node_id: int, response: Response) -> bool:
 
 
 def _replay_error_text(error: ReplayError, records: Iterable[MetadataRecord]) -> str:
-    """Name also the protections in the records, because a user who removes the other cause must know them."""
+    """Also name the protections in the records: the node would not start even without the other error."""
     protections = protections_in(records)
     also = f"; the metadata also contains {describe(protections)}, which headrace does not support yet"
     return f"{error}{also if protections else ''}"

@@ -1,7 +1,7 @@
 """Finds the voters of the quorum for a broker that has only `controller.quorum.bootstrap.servers`.
 
 The broker asks the controllers in this list for the controllers of the cluster (DescribeCluster, KIP-919). The quorum
-is static, so the broker needs the answer of only one controller, and only when it starts.
+is static, so the broker needs the response of only one controller, and only when it starts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RETRY_S = 0.1
 
 
 async def with_voters(config: BrokerConfig) -> BrokerConfig:
-    """Return the config with the voters of the quorum, which are in it already or are found now. Raises StartError."""
+    """Return the config with the voters of the quorum. Ask the controllers if it has no voters. Raises StartError."""
     if config.voters:
         return config
     voters = await _discover_voters(

@@ -42,7 +42,8 @@ class MetricsPage:
     async def samples(self, name: str, samples: Iterable[tuple[float, Mapping[str, object]]]) -> None:
         """Add many samples (value, labels) to the current family.
 
-        The event loop does other work after each hundred samples, so `samples` must not be the view of a dictionary.
+        The event loop does other work after each hundred samples, so `samples` must not iterate over a dictionary that
+        other code may change.
         """
         for number, (value, labels) in enumerate(samples, 1):
             self.sample(name, value, **labels)

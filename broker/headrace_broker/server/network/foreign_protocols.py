@@ -1,6 +1,6 @@
 """Recognizes clients that use TLS, HTTP or SASL on a listener that supports only Kafka's protocol without SASL.
 
-A client's security.protocol, or the address that it connects to, is usually wrong in this case. The text for the log
+A client's security.protocol, or the address that it connects to, is usually wrong in this case, and the log line
 says so. Such a client connects again and again, so the log lines about each protocol are rate-limited.
 """
 
@@ -22,7 +22,7 @@ class ForeignProtocols:
         self._throttles: defaultdict[str, LogThrottle] = defaultdict(LogThrottle)
 
     def explain_invalid_size(self, start: bytes, listener: str) -> str | None:
-        """Return why the first four bytes of a request are no valid size, or None if the client's protocol is unknown.
+        """Return why the first four bytes of a request are not a valid size, or None if the protocol is unknown.
 
         The text is empty if the log lines about this protocol are rate-limited at the moment.
         """

@@ -108,7 +108,7 @@ class _Parser:
         return [item for item in listeners if item.name in self._controller_names]
 
     def _used_protocols(self, listeners: Sequence[Listener], inter_broker: str) -> dict[str, str]:
-        """Return the used listeners with their protocols, and append an error for each protocol but PLAINTEXT."""
+        """Return the used listeners with their protocols, and append an error for each protocol except PLAINTEXT."""
         names = [item.name for item in listeners]
         if self._has_explicit_controllers:
             # a node that is only a broker does not bind these listeners, but connects to the first of them

@@ -70,10 +70,10 @@ class Purgatory:
         missing_bytes: int | None = None,
         required_offsets: dict[Hashable, int] | None = None,
     ) -> None:
-        """Call `complete` as `watch` does, but not if the connection is closed earlier.
+        """Call `complete` as `watch` does, unless the connection is closed first.
 
-        All requests of clients wait with this method. When a connection is closed, the router cancels its delayed
-        operations.
+        Every delayed client request is registered with this method. When a connection is closed, the router cancels its
+        delayed operations.
         """
         if connection.is_closing:
             return

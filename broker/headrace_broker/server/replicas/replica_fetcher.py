@@ -79,8 +79,8 @@ class ReplicaFetcher:
         self._partitions: dict[Partition, int] = {}
         """For each partition, the leader epoch in which it is fetched.
 
-        The partitions of the latest records are last. A full fetch has the partitions in this order, so that the first
-        partitions cannot fill every response.
+        A partition that returned records moves to the end. A full fetch has the partitions in this order, so that the
+        first partitions cannot fill every response.
         """
         self._backing_off: dict[Partition, float] = {}  # the time at which the backoff of a partition ends
         self._error_throttles: dict[Partition, LogThrottle] = {}

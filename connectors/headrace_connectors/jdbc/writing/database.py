@@ -265,7 +265,7 @@ class Database(ABC):
         return self.literal(column.schema, default)
 
     def debezium_type(self, schema: Schema) -> str | None:
-        """Return the SQL type of one of Debezium's types, or None if the column has the type of its numbers or text."""
+        """Return the SQL type for one of Debezium's types, or None to store its numbers or text unchanged."""
         return None
 
     def column_type(self, column: Column) -> str:

@@ -67,7 +67,7 @@ _PREFIX = "io.debezium.time."
 
 
 def debezium_time(schema: Schema) -> DebeziumTime | None:
-    """Return the Debezium type of a schema, or None if it has none."""
+    """Return the Debezium type that a schema represents, or None if it represents none of them."""
     if schema.name is None or not schema.name.startswith(_PREFIX):
         return None
     found = _TYPES.get(schema.name.removeprefix(_PREFIX))

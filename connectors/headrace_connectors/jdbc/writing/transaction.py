@@ -256,7 +256,7 @@ class Writer:
         return f"({descriptions.get(at_fault or '') or '; '.join(descriptions.values())}){hint}"
 
     def _is_unconverted_timestamp(self, column: Column, type_: str, value: Any) -> bool:
-        """Whether the value is a valid timestamp for a column with the type `type_`, but the sink has not read it."""
+        """Whether the value is a valid timestamp for a column of type `type_`, but the sink has not converted it."""
         is_plain = column.schema.name is None and column.schema.type in (Type.INT64, Type.STRING)
         if not is_plain or column.is_key or column.is_timestamp or value is None:
             return False
