@@ -93,8 +93,8 @@ def describe(protections: Iterable[Protection]) -> str:
 def refusal_reason(protections: Iterable[Protection], offset: int) -> str:
     """Return why a node does not run with the metadata up to `offset`, which contains these protections."""
     return (
-        f"the metadata log contains {describe(protections)} at offset {offset}, which headrace does not support yet: "
-        "it would run the cluster without this protection. Use Apache Kafka for this cluster, or remove the protection "
+        f"the metadata log contains {describe(protections)} at offset {offset}. headrace does not support them "
+        "yet, and would run the cluster without them. Use Apache Kafka for this cluster, or remove the protection "
         "with Apache Kafka's tools first"
     )
 

@@ -97,7 +97,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> None:
 def _key_error(source: Setting, password: Setting, key: str, error: Exception) -> TlsConfigError:
     reason = getattr(error, "reason", None)
     if reason == "KEY_VALUES_MISMATCH":
-        return _error(source, "the private key does not belong to the first certificate")
+        return _error(source, "the private key does not match the first certificate")
     if "ENCRYPTED" in key:
         state = "wrong" if password.value else "missing"
         return TlsConfigError(password.key, f"the password of the private key in {source.key} is {state}")

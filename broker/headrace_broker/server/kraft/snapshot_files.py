@@ -121,8 +121,8 @@ def check_bootstrap_file(storage: Storage, directory: str) -> None:
         raise StartError(f"{path} is corrupt ({error}): format the directory again with kafka-storage format") from None
     if protections:
         raise StartError(
-            f"{path} contains {describe(protections)}, which headrace does not support yet: it would run the cluster "
-            "without this protection. Format an empty directory without them"
+            f"{path} contains {describe(protections)}. headrace does not support them yet, and would run the cluster "
+            "without them. Format an empty directory without them"
         )
 
 

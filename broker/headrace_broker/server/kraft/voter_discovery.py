@@ -81,7 +81,7 @@ async def _voters_from(host: str, port: int, request_timeout_ms: int) -> dict[in
     )
     try:
         if connection.version_for(DescribeClusterRequest) < _VERSION_WITH_CONTROLLERS:
-            raise _NoVotersError("the node is older than Kafka 3.7")
+            raise _NoVotersError("the node runs a version older than Kafka 3.7")
         response = await connection.request(DescribeClusterRequest(endpoint_type=_CONTROLLERS))
     finally:
         connection.close()

@@ -285,5 +285,5 @@ def test_error_for_a_private_key_of_another_certificate_contains_no_key(certific
     key = certificates.client.read_text().partition("-----BEGIN CERTIFICATE-----")[0]
     chain = certificates.server.read_text()
     settings = parse({"ssl.keystore.key": key, "ssl.keystore.certificate.chain": chain})
-    expected = "the private key does not belong to the first certificate"
+    expected = "the private key does not match the first certificate"
     assert failure(lambda: server_context(settings)) == ("ssl.keystore.key", expected)
