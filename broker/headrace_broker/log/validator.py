@@ -9,7 +9,7 @@ records only if the topic is compacted, because the leader then rejects records 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace_broker.log.config import LONG_MAX, LogConfig
@@ -70,11 +70,13 @@ class RecordsRejectedError(ApiError):
 class RecordsCheck:
     """The result of a check of all records in a batch: the error with which the leader rejects the batch, or None.
 
-    `includes_keys` is set if the check also required a key in every record.
+    `includes_keys` is set if the check also required a key in every record. `size_bytes` is the decompressed size of
+    the batch, or its compressed size if it was not decompressed as a whole.
     """
 
     error: ApiError | None = None
     includes_keys: bool = False
+    size_bytes: int = field(default=0, compare=False)
 
 
 def validate_batch(

@@ -22,6 +22,11 @@ _XERIAL_BLOCK_SIZE = 32 * 1024
 _SNAPPY_RATIO_MAX = 32
 """More than snappy's best compression ratio: a copy of 64 bytes takes at least 3 bytes."""
 _INT32 = struct.Struct(">i")
+_UINT32_LE = struct.Struct("<I")
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_SIZE_MIN = 7
+_LZ4_INDEPENDENT_BLOCKS, _LZ4_BLOCK_CHECKSUMS, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
+_LZ4_BLOCK_SIZE_MASK = 0x7FFFFFFF
 
 
 class Compression(IntEnum):
@@ -111,23 +116,50 @@ def _decompress_gzip(data: Buffer, size_bytes_max: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def decompress_into(codec: int, data: Buffer, output: bytearray | memoryview) -> int:
+def decompress_into(codec: int, data: Buffer, output: bytearray | memoryview, *, snappy_blocks_max: int) -> int:
     """Decompress `data` into `output`, and return the decompressed size.
 
-    Raises OutputFullError if `output` is too small, and CompressionError if `data` is invalid. If `data` is invalid but
-    its decompressed size up to the error exceeds `output`, this function raises OutputFullError.
+    Raises OutputFullError if `output` is too small or if snappy data has more than `snappy_blocks_max` blocks, and
+    CompressionError if `data` is invalid. If `data` is invalid but its decompressed size up to the error exceeds
+    `output`, this function raises OutputFullError.
     """
     if codec != Compression.SNAPPY:
         return _decompress_into(streaming_decompressor(codec), Compression(codec).name.lower(), data, output)
     view = memoryview(output)
     size_bytes = 0
-    for block in iter_snappy_blocks(data):
+    for number, block in enumerate(iter_snappy_blocks(data), 1):
         block_bytes = snappy_block_size(block)
-        if size_bytes + block_bytes > len(view):
+        if number > snappy_blocks_max or size_bytes + block_bytes > len(view):
             raise OutputFullError("snappy: the decompressed data is larger than the output buffer")
         _decompress_into(_cramjam().snappy.decompress_raw_into, "snappy", block, view[size_bytes:])
         size_bytes += block_bytes
     return size_bytes
+
+
+def check_lz4_frame(data: Buffer) -> None:
+    """Check that `data` is one lz4 frame that Kafka's Java consumer can read. Raises CompressionError.
+
+    The consumer reads only the first frame, and only independent blocks. It does not skip frames.
+    """
+    view = memoryview(data)
+    if len(view) < _LZ4_HEADER_SIZE_MIN or view[:4] != _LZ4_MAGIC:
+        raise CompressionError("lz4: the data does not begin with an lz4 frame")
+    flags = view[4]
+    if not flags & _LZ4_INDEPENDENT_BLOCKS:
+        raise CompressionError("lz4: the blocks of the frame depend on each other, which Kafka's format does not allow")
+    position = _LZ4_HEADER_SIZE_MIN + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    checksum_size = 4 if flags & _LZ4_BLOCK_CHECKSUMS else 0
+    while position + 4 <= len(view):
+        (size,) = _UINT32_LE.unpack_from(view, position)
+        position += 4
+        if not size:
+            position += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
+            if position < len(view):
+                raise CompressionError(f"lz4: {len(view) - position} bytes follow the first frame")
+            break
+        position += (size & _LZ4_BLOCK_SIZE_MASK) + checksum_size
+    if position != len(view):
+        raise CompressionError("lz4: the frame is incomplete")
 
 
 def streaming_decompressor(codec: int) -> Callable[[Buffer, Any], int]:

@@ -52,13 +52,20 @@ def check_batch(
     `header` is the header of the original batch, and the header in `batch` has no codec. `pause` is called every few
     hundred records, so that a thread can release the GIL. Raises CorruptBatchError.
     """
-    try:
-        keyless = _parse_all(batch, header, find_keyless, pause)
-    except Exception:  # noqa: BLE001  the C parser raises various exceptions, and is stricter than Kafka's consumers
-        keyless = None
+    keyless = parse_batch(batch, header, find_keyless=find_keyless, pause=pause)
     if keyless is not None:
         return keyless
     return check_stream(_pieces(memoryview(batch)[HEADER_SIZE:], pause), header)
+
+
+def parse_batch(
+    batch: Buffer, header: BatchHeader, *, find_keyless: bool, pause: Callable[[], None] = _continue
+) -> RecordsWithoutKeys | None:
+    """Check a batch as `check_batch` does, but only with the C parser. Return None if this parser rejects the batch."""
+    try:
+        return _parse_all(batch, header, find_keyless, pause)
+    except Exception:  # noqa: BLE001  the C parser raises various exceptions, and is stricter than Kafka's consumers
+        return None
 
 
 def _parse_all(

@@ -73,7 +73,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
     checks: Sequence[RecordsCheck | None] = ()
     validator = broker.record_validator
     if validator is not None and _has_compressed_batch(request[3]):
-        found = _check_small_batches(broker, validator, request)
+        found = validator.check_small_batches(_batches_to_check(broker, request))
         if found is None:
             _check_in_thread(broker, validator, connection, bytearray(frame), version, correlation_id)
             return
@@ -114,19 +114,6 @@ def _batches_to_check(broker: Broker, request: ProduceParts) -> Iterator[tuple[m
             yield records, config
 
 
-def _check_small_batches(
-    broker: Broker, validator: RecordValidator, request: ProduceParts
-) -> list[RecordsCheck | None] | None:
-    """Check all batches of the request, and return the results. Return None if a batch is too large for this."""
-    checks: list[RecordsCheck | None] = []
-    for records, config in _batches_to_check(broker, request):
-        check = None if config is None else validator.check_small(records, config)
-        if config is not None and check is None:
-            return None
-        checks.append(check)
-    return checks
-
-
 def _check_in_thread(
     broker: Broker,
     validator: RecordValidator,
@@ -135,17 +122,24 @@ def _check_in_thread(
     version: int,
     correlation_id: int,
 ) -> None:
-    """Check all batches of the request in a thread, then append them. `frame` is a copy of the connection's buffer."""
+    """Check all batches of the request in a thread, then append them. `frame` is a copy of the connection's buffer.
+
+    If the connection is closed during the check, no batch is appended, because the producer sends the batches again.
+    """
     connection.pause_requests()
     broker.router.request_memory.add_in_process(len(frame))
+
+    def is_wanted() -> bool:
+        return not connection.is_closing
 
     async def check_and_append() -> None:
         try:
             request = read_produce_request(memoryview(frame), version)
-            checks = [
-                None if config is None else await validator.check(records, config)
-                for records, config in _batches_to_check(broker, request)
-            ]
+            checks: list[RecordsCheck | None] = []
+            for records, config in _batches_to_check(broker, request):
+                checks.append(None if config is None else await validator.check(records, config, is_wanted))
+                if connection.is_closing:
+                    return
             _append_and_respond(broker, connection, request, version, correlation_id, checks)
         finally:
             broker.router.request_memory.release_in_process(len(frame))

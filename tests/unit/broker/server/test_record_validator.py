@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -16,12 +17,17 @@ from headrace_broker.log.validator import RecordsCheck
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.records.compression import Compression, compress
 from headrace_broker.records.varint import encode_varint
-from headrace_broker.server.record_validator import BUFFER_BYTES, INLINE_BYTES, RecordValidator
+from headrace_broker.server.record_validator import BUFFER_BYTES, INLINE_BYTES, INLINE_BYTES_MIN, RecordValidator
 from support.broken_batches import batch_of_payload, broken_compressed_batches, compressed_batch, record, records
 
 CODECS = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 SIZES = {"on the event loop": 10, "in a buffer": INLINE_BYTES, "as a stream": BUFFER_BYTES}
 """The size of a record's value for each of the three kinds of checks."""
+
+
+XERIAL_HEADER = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+EMPTY_SNAPPY_BLOCK = struct.pack(">i", 1) + b"\0"
+SNAPPY_BLOCKS = 2000
 
 
 @pytest.fixture
@@ -86,6 +92,71 @@ def test_batches_are_checked_on_the_event_loop_again_after_a_batch_with_a_high_c
     assert validator.check_small(memoryview(small), LogConfig()) == RecordsCheck()
 
 
+def test_batch_that_decompresses_to_nothing_does_not_let_the_event_loop_check_large_batches(
+    validator: RecordValidator,
+) -> None:
+    empty_blocks = XERIAL_HEADER + EMPTY_SNAPPY_BLOCK * (2 * SNAPPY_BLOCKS)
+    assert check(validator, batch_of_payload(empty_blocks, 1, Compression.SNAPPY)).error is not None
+    large = compressed_batch(record(0, os.urandom(INLINE_BYTES)), 1, Compression.SNAPPY)
+    assert validator.check_small(memoryview(large), LogConfig()) is None
+
+
+@pytest.mark.parametrize(("size_bytes", "count_max"), [(1, INLINE_BYTES // INLINE_BYTES_MIN), (INLINE_BYTES // 4, 3)])
+def test_event_loop_checks_the_batches_of_a_request_only_up_to_a_limit(
+    validator: RecordValidator, size_bytes: int, count_max: int
+) -> None:
+    batch = memoryview(compressed_batch(record(0, os.urandom(size_bytes)), 1, Compression.ZSTD))
+    found = validator.check_small_batches([(batch, LogConfig())] * count_max + [(batch, None)])
+    assert found == [RecordsCheck()] * count_max + [None]
+    assert validator.check_small_batches([(batch, LogConfig())] * (count_max + 1)) is None
+
+
+def test_event_loop_does_not_check_snappy_data_with_many_blocks(validator: RecordValidator) -> None:
+    batch = batch_of_payload(XERIAL_HEADER + EMPTY_SNAPPY_BLOCK * SNAPPY_BLOCKS, 1, Compression.SNAPPY)
+    assert validator.check_small(memoryview(batch), LogConfig()) is None
+
+
+def test_event_loop_does_not_check_a_batch_that_the_c_parser_rejects(validator: RecordValidator) -> None:
+    """The parser in Python, which decides in this case, takes much longer."""
+    batch = memoryview(compressed_batch(records(3, b"x") + b"\0", 3, Compression.ZSTD))
+    assert validator.check_small(batch, LogConfig()) is None
+    assert asyncio.run(validator.check(batch, LogConfig())).error is not None
+
+
+def test_check_of_a_large_batch_ends_when_the_client_has_disconnected(validator: RecordValidator) -> None:
+    batch = memoryview(batch_of_zeros(Compression.ZSTD, 1 << 28))
+    questions = 0
+
+    def is_wanted() -> bool:
+        nonlocal questions
+        questions += 1
+        return questions < 3
+
+    assert asyncio.run(validator.check(batch, LogConfig(), is_wanted)).error is not None
+    assert questions == 3
+
+
+LZ4_PARTS = compress(Compression.LZ4, records(2, os.urandom(100_000)))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        bytes(cramjam.lz4.compress(records(2, os.urandom(100_000)))),
+        bytes(LZ4_PARTS) + bytes(compress(Compression.LZ4, records(2, b"x"))),
+        b"\x50\x2a\x4d\x18\x04\0\0\0skip" + bytes(LZ4_PARTS),
+        bytes(LZ4_PARTS)[:-4],
+        b"",
+    ],
+    ids=["blocks that depend on each other", "two frames", "a skippable frame", "no end mark", "no data"],
+)
+def test_lz4_data_that_java_consumers_cannot_read_is_rejected(validator: RecordValidator, payload: bytes) -> None:
+    error = check(validator, batch_of_payload(payload, 2, Compression.LZ4)).error
+    assert error is not None
+    assert error.code == ErrorCode.INVALID_RECORD
+    assert "lz4" in error.message
+
+
 def batch_of_zeros(codec: Compression, size_bytes: int) -> bytearray:
     """Build a batch with one record, whose value consists of `size_bytes` zeros."""
     start = b"\0\0\0\1" + encode_varint(size_bytes)
@@ -94,7 +165,8 @@ def batch_of_zeros(codec: Compression, size_bytes: int) -> bytearray:
     parts = [start, *[zeros] * (size_bytes >> 20), b"\0"]
     if codec is Compression.SNAPPY:
         return batch_of_payload(compress(codec, b"".join(parts)), 1, codec)
-    compressor = getattr(cramjam, codec.name.lower()).Compressor()
+    settings = {"block_linked": False} if codec is Compression.LZ4 else {}
+    compressor = getattr(cramjam, codec.name.lower()).Compressor(**settings)
     for part in parts:
         compressor.compress(part)
     return batch_of_payload(bytes(compressor.finish()), 1, codec)
