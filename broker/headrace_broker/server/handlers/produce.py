@@ -127,7 +127,7 @@ def _check_in_thread(
     If the connection is closed during the check, no batch is appended, because the producer sends the batches again.
     """
     connection.pause_requests()
-    broker.router.request_memory.add_in_process(len(frame))
+    broker.router.request_memory.add_in_process(connection, len(frame))
 
     def is_wanted() -> bool:
         return not connection.is_closing
@@ -142,7 +142,7 @@ def _check_in_thread(
                     return
             _append_and_respond(broker, connection, request, version, correlation_id, checks)
         finally:
-            broker.router.request_memory.release_in_process(len(frame))
+            broker.router.request_memory.release_in_process(connection)
             connection.resume_requests()
 
     broker.router.run_for_connection(connection, API_KEY.name, check_and_append)

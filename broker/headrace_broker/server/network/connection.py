@@ -523,13 +523,15 @@ class Connection(asyncio.BufferedProtocol):
     def detect_stalled_request(self) -> bool:
         """Return whether hardly any data of the current request has arrived since the last call.
 
-        Return False if the memory pool is not under pressure, or if this connection itself waits for memory.
+        Return False if the memory pool is not under pressure, or if the client cannot send more data, because this
+        connection waits for memory or for the end of an earlier request that is being processed.
         """
         memory = self._router.request_memory
+        is_held_back = memory.is_waiting(self) or memory.is_in_process(self)
         pending_bytes = self._end - self._start
         progress_bytes = pending_bytes - self._pending_bytes_at_check
-        self._pending_bytes_at_check = 0 if memory.is_waiting(self) else pending_bytes
-        return memory.is_under_pressure and not memory.is_waiting(self) and 0 <= progress_bytes < _PROGRESS_BYTES_MIN
+        self._pending_bytes_at_check = 0 if is_held_back else pending_bytes
+        return memory.is_under_pressure and not is_held_back and 0 <= progress_bytes < _PROGRESS_BYTES_MIN
 
     @property
     def has_queued_requests(self) -> bool:

@@ -6,13 +6,14 @@ Three rules keep the broker responsive when the pool is exhausted:
 
 * Requests of the usual size are still received, because requests above `LARGE_BYTES` may use only three quarters of the
   pool.
-* At least one request always proceeds: one connection at a time may exceed the limit by the size of its request.
+* At least one request always proceeds: one connection at a time may exceed the limit by the size of its request. No
+  other connection may do so until the request has been processed, even if its connection is closed earlier.
 * The router closes a connection that holds memory from the pool and receives hardly any data for a second or two while
   other connections wait for memory.
 
-Because of the second rule, the receive buffers exceed the limit by at most one request. The default limit, -1 as in
-Kafka, stands for a quarter of the machine's (or container's) memory, but at most `DEFAULT_BYTES_MAX`. All methods run
-on the event loop.
+Because of the second rule, memory exceeds the limit only by the requests of one connection: the request that it sends,
+and the request that is processed. The default limit, -1 as in Kafka, stands for a quarter of the machine's (or
+container's) memory, but at most `DEFAULT_BYTES_MAX`. All methods run on the event loop.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class RequestMemoryPool:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._allocated: dict[MemoryPoolUser, int] = {}
+        self._in_process: dict[MemoryPoolUser, int] = {}
         self._waiting: dict[MemoryPoolUser, None] = {}
         self._over_limit_user: MemoryPoolUser | None = None
         self.used_bytes = 0
@@ -54,6 +56,10 @@ class RequestMemoryPool:
     def is_waiting(self, user: MemoryPoolUser) -> bool:
         """Return whether the connection `user` waits for memory, because `try_allocate` returned False."""
         return user in self._waiting
+
+    def is_in_process(self, user: MemoryPoolUser) -> bool:
+        """Return whether a request of the connection `user` is being processed (`add_in_process`)."""
+        return user in self._in_process
 
     def holders(self) -> list[MemoryPoolUser]:
         """Return the connections that hold memory from the pool."""
@@ -83,28 +89,36 @@ class RequestMemoryPool:
         return True
 
     def _fits(self, user: MemoryPoolUser, capacity_bytes: int, allowed_bytes: int) -> bool:
-        over_limit_bytes = self._allocated.get(self._over_limit_user, 0) if self._over_limit_user is not None else 0
-        own_bytes = self._allocated.get(user, 0) if user is not self._over_limit_user else 0
+        over_limit, over_limit_bytes = self._over_limit_user, 0
+        if over_limit is not None:
+            over_limit_bytes = self._allocated.get(over_limit, 0) + self._in_process.get(over_limit, 0)
+        own_bytes = self._allocated.get(user, 0) if user is not over_limit else 0
         return self.used_bytes - over_limit_bytes - own_bytes + capacity_bytes <= allowed_bytes
 
     def release(self, user: MemoryPoolUser) -> None:
         """Release all memory that the connection `user` has allocated from the pool.
 
-        After that, the connection that has waited longest for memory tries its allocation again.
+        A request that is being processed still counts. After that, the connection that has waited longest for memory
+        tries its allocation again.
         """
         self._waiting.pop(user, None)
         self.used_bytes -= self._allocated.pop(user, 0)
-        if self._over_limit_user is user:
-            self._over_limit_user = None
-        self._wake_next()
+        self._end_use(user)
 
-    def add_in_process(self, size_bytes: int) -> None:
-        """Count a request of `size_bytes` as used memory while it is processed, even if this exceeds the limit."""
+    def add_in_process(self, user: MemoryPoolUser, size_bytes: int) -> None:
+        """Count a request of the connection `user` while it is processed, even if this exceeds the limit."""
+        assert user not in self._in_process, "a connection processes one request at a time"
         self.used_bytes += size_bytes
+        self._in_process[user] = size_bytes
 
-    def release_in_process(self, size_bytes: int) -> None:
-        """Stop counting a request of `size_bytes`, because its processing has ended."""
-        self.used_bytes -= size_bytes
+    def release_in_process(self, user: MemoryPoolUser) -> None:
+        """Stop counting the request of the connection `user`, because its processing has ended."""
+        self.used_bytes -= self._in_process.pop(user)
+        self._end_use(user)
+
+    def _end_use(self, user: MemoryPoolUser) -> None:
+        if self._over_limit_user is user and user not in self._allocated and user not in self._in_process:
+            self._over_limit_user = None
         self._wake_next()
 
     def _wake_next(self) -> None:

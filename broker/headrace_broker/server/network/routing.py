@@ -265,7 +265,7 @@ class RequestRouter:
     ) -> None:
         version, slot, handle = header.api_version, connection.reserve_response_and_mute(), self.handler_of(route)
         context = RequestContext(self._node, connection.listener, header.client_id, connection.client_host)
-        self.request_memory.add_in_process(len(frame))
+        self.request_memory.add_in_process(connection, len(frame))
 
         async def respond() -> None:
             try:
@@ -278,7 +278,7 @@ class RequestRouter:
                     route.request_splits,
                 )
             finally:
-                self.request_memory.release_in_process(len(frame))
+                self.request_memory.release_in_process(connection)
             slot.fill(buffers)
 
         self.run_for_connection(connection, route.api.name, respond)

@@ -60,6 +60,7 @@ class FakeRouter:
     * H delays the response and mutes the connection.
     * W pauses the connection's requests.
     * X raises a ProtocolError.
+    * Z calls `act`.
     * 0 sends no response.
     """
 
@@ -87,6 +88,9 @@ class FakeRouter:
                 raise ProtocolError("broken")
             case b"0":
                 return
+            case b"Z":
+                assert self.act is not None
+                self.act(connection, data)
             case _:
                 connection.reply((data,))
 
@@ -508,6 +512,69 @@ async def test_requests_of_usual_size_are_received_while_large_requests_wait_for
     usual = SimulatedClient(memory=memory)
     usual.send(frame(bytes(1_000_000)))
     assert len(usual.router.frames) == 1
+
+
+@pytest.mark.anyio
+async def test_only_one_connection_exceeds_the_memory_limit_until_its_request_has_been_processed() -> None:
+    memory = RequestMemoryPool(8 << 20)
+    clients = [SimulatedClient(memory=memory) for _ in range(5)]
+    in_process: list[SimulatedClient] = []
+
+    def process_in_thread(client: SimulatedClient) -> None:
+        def act(connection: Connection, data: bytes) -> None:
+            memory.add_in_process(connection, len(data))
+            connection.pause_requests()
+            in_process.append(client)
+
+        client.router.act = act
+
+    data = frame(b"Z" + bytes(9_000_000))
+    left = dict.fromkeys(clients, data)
+    for client in clients:
+        process_in_thread(client)
+    for processed in range(1, 6):
+        for _ in range(5):
+            left = {client: rest[client.send(rest) :] for client, rest in left.items()}
+            await asyncio.sleep(0)
+        assert len(in_process) == 1, f"{len(in_process)} requests above the limit are in process"
+        client = in_process.pop()
+        if processed % 2:
+            client.connection.connection_lost(None)  # the request is still being processed
+            await asyncio.sleep(0)
+            left = {client: rest[client.send(rest) :] for client, rest in left.items()}
+            assert not in_process
+        memory.release_in_process(client.connection)
+        client.connection.resume_requests()
+    assert (memory.used_bytes, memory.is_under_pressure) == (0, False)
+
+
+@pytest.mark.anyio
+async def test_requests_of_usual_size_are_received_while_a_request_above_the_limit_is_processed() -> None:
+    memory = RequestMemoryPool(4 << 20)
+    large, usual = SimulatedClient(memory=memory), SimulatedClient(memory=memory)
+    large.router.act = lambda connection, data: memory.add_in_process(connection, len(data))
+    large.send(frame(b"Z" + bytes(9_000_000)))
+    usual.send(frame(bytes(1_000_000)))
+    assert len(usual.router.frames) == 1
+
+
+@pytest.mark.anyio
+async def test_connection_is_not_detected_as_stalled_while_its_earlier_request_is_processed() -> None:
+    memory = RequestMemoryPool(4 << 20)
+    busy, waiting = SimulatedClient(memory=memory), SimulatedClient(memory=memory)
+
+    def process_in_thread(connection: Connection, data: bytes) -> None:
+        memory.add_in_process(connection, len(data))
+        connection.pause_requests()
+
+    busy.router.act = process_in_thread
+    busy.send(frame(b"Z" + bytes(1_500_000)) + frame(b"Z" + bytes(6_000_000)))
+    waiting.send(frame(bytes(6_000_000)))
+    assert memory.is_waiting(waiting.connection)
+    assert busy.connection in memory.holders()
+    assert [busy.connection.detect_stalled_request() for _ in range(3)] == [False] * 3
+    memory.release_in_process(busy.connection)
+    assert [busy.connection.detect_stalled_request() for _ in range(2)] == [False, True]
 
 
 def test_idle_receive_buffers_are_released_when_other_connections_need_memory() -> None:
