@@ -117,7 +117,7 @@ class _Connector:
     retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
     is_coalescing: bool = False  # `retrying` waits because of a request that arrived during the last one
     restarts: dict[int | None, int] = field(default_factory=dict)  # numbers of successive automatic restarts
-    kills: dict[int | None, int] = field(default_factory=dict)  # numbers of restarts after kills in the last hour
+    kills: dict[int | None, set[InstanceId]] = field(default_factory=dict)  # killed and restarted in the last hour
 
 
 class HerderCore:
@@ -328,22 +328,25 @@ class HerderCore:
         policy = RestartPolicy.from_config({} if state is None else state.config, was_killed=instance.was_killed)
         if not policy.is_enabled:
             return []
-        counts = local.kills if policy.is_per_hour else local.restarts
-        attempt = counts.get(id_.task, 0) + 1
+        kills = local.kills.setdefault(id_.task, set())
+        attempt = 1 + (len(kills) if policy.is_per_hour else local.restarts.get(id_.task, 0))
         delay_ms = policy.delay_ms(attempt)
         text = policy.describe(attempt, delay_ms)
         instance.trace = f"{(instance.trace or '').rstrip()}\n{text[0].upper()}{text[1:]}."
         effects: list[Effect] = [RestartLater(id_, delay_ms, text)]
-        if delay_ms is not None:
-            counts[id_.task] = attempt
-            effects += [ForgetKill(id_, HOUR_MS)] if policy.is_per_hour else []
+        if delay_ms is None:
+            return effects
+        if policy.is_per_hour:
+            kills.add(id_)
+            return [*effects, ForgetKill(id_, HOUR_MS)]
+        local.restarts[id_.task] = attempt
         return effects
 
     def kill_forgotten(self, id_: InstanceId) -> None:
         """Handle the end of the delay of `ForgetKill`."""
         local = self._connectors.get(id_.connector)
-        if local is not None and local.kills.get(id_.task):
-            local.kills[id_.task] -= 1
+        if local is not None:
+            local.kills.get(id_.task, set()).discard(id_)
 
     def _watch_restarted(self, instance: _Instance) -> list[Effect]:
         id_ = instance.id

@@ -725,6 +725,33 @@ def test_task_whose_process_was_killed_is_restarted_with_backoff_up_to_five_time
     assert kill_task(worker) == [1_000]
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_kills_before_a_restart_or_a_deletion_do_not_raise_the_limit_of_restarts_after_kills(
+    *, is_deleted: bool
+) -> None:
+    worker = killable_world()
+    for _ in range(5):
+        kill_task(worker)
+    earlier = list(worker.kills)
+    if is_deleted:
+        worker.change(DeleteConnector("c"))
+        worker.settle(1)
+        worker.change(PutConnector("c", {}))
+    else:
+        worker.carry_out(worker.core.restart("c", RestartPlan(connector=False, tasks=[0])))
+    worker.settle(1)
+    for _ in range(5):
+        assert kill_task(worker) != [None]
+    for kill in earlier:  # an hour after the kills before the restart
+        worker.core.kill_forgotten(kill.instance)
+    assert kill_task(worker) == [None]
+    for kill in worker.kills[5:]:
+        worker.core.kill_forgotten(kill.instance)
+    worker.carry_out(worker.core.restart("c", RestartPlan(connector=False, tasks=[0])))
+    worker.settle(1)
+    assert kill_task(worker) == [1_000]
+
+
 def test_status_of_a_killed_task_says_when_it_is_restarted() -> None:
     worker = killable_world(**{"errors.restart.backoff.initial.ms": "70"})
     worker.carry_out(worker.core.state_changed(worker.alive["c", 0].instance, "FAILED", "killed", was_killed=True))
