@@ -263,10 +263,10 @@ def _check_known(resource: _Resource, name: str) -> None:
 
 def _check_supported(resource: _Resource, name: str) -> None:
     """Raise ApiError INVALID_CONFIG for a key that protects a cluster. The error must not suggest where to set it."""
-    base = split_listener_prefix(name)[1]
-    if base in PROTECTING_KEYS or base.startswith(("ssl.", "sasl.")):
-        lacking = PROTECTING_KEYS.get(base, "TLS and SASL")
-        raise _error(resource, f"{name} is not supported yet: headrace would run without {lacking}")
+    for _, base in split_listener_prefix(name):
+        if base in PROTECTING_KEYS or base.startswith(("ssl.", "sasl.")):
+            lacking = PROTECTING_KEYS.get(base, "TLS and SASL")
+            raise _error(resource, f"{name} is not supported yet: headrace would run without {lacking}")
 
 
 def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None:

@@ -2,8 +2,9 @@
 
 A node must not run without a protection that a user has configured. The image therefore contains the metadata records
 that set a protection: ACLs, SCRAM credentials, client quotas, delegation tokens, and the dynamic broker configs in
-`PROTECTING_KEYS`. A node stops if the image contains such a record (see `server.node`). A record that removes a
-protection removes it from the image, so a node starts again when the last protection was removed in Apache Kafka.
+`PROTECTING_KEYS` and `_CONNECTION_LIMITS`. A node stops if the image contains such a record (see `server.node`). A
+record that removes a protection removes it from the image, so a node starts again when the last protection was removed
+in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -38,31 +39,41 @@ PROTECTING_KEYS = {
 }
 """The broker keys that protect a cluster. Each value names the feature that a node lacks, for the error text."""
 
+_CONNECTION_LIMITS = ("max.connections", "max.connections.per.ip")
+"""The keys that headrace applies if they are in the properties file, but not if they are set dynamically."""
+
 _UNPROTECTED_VALUES = {
     "max.connection.creation.rate": ("2147483647",),
+    "max.connections": ("2147483647",),
+    "max.connections.per.ip": ("2147483647",),
     "principal.builder.class": ("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",),
     "ssl.client.auth": ("none", "requested"),
 }
 """The values of these keys that do not protect a cluster."""
 
+_LISTENER_PREFIX = "listener.name."
+_LISTENER_DOTS_MAX = 100
+"""Limits the work for a key from a request, which may contain thousands of dots."""
+
 Protection = tuple[str, Hashable]
 """(kind of the protection, identity of the protection within its kind)."""
 
 
-def is_protecting(key: str, value: str) -> bool:
-    """Return whether a broker config protects the cluster; `key` has no listener prefix."""
-    return bool(value) and key in PROTECTING_KEYS and value not in _UNPROTECTED_VALUES.get(key, ())
+def has_protecting_value(key: str, value: str) -> bool:
+    """Return whether the value of a key that can protect a cluster does so; `key` has no listener prefix."""
+    return bool(value) and value not in _UNPROTECTED_VALUES.get(key, ())
 
 
-def split_listener_prefix(key: str) -> tuple[str | None, str]:
+def split_listener_prefix(key: str) -> list[tuple[str | None, str]]:
     """Split `listener.name.<name>.<key>` into the listener's name in upper case, and the key.
 
-    Return (None, key) if the key has no such prefix.
+    The names of listeners may contain dots. The result contains each possible split, with the shortest name first. If
+    the key has no such prefix, the result is [(None, key)].
     """
-    if not key.startswith("listener.name."):
-        return None, key
-    name, _, rest = key.removeprefix("listener.name.").partition(".")
-    return name.upper(), rest
+    if not key.startswith(_LISTENER_PREFIX):
+        return [(None, key)]
+    parts = key.removeprefix(_LISTENER_PREFIX).split(".", _LISTENER_DOTS_MAX)
+    return [(".".join(parts[:count]).upper(), ".".join(parts[count:])) for count in range(1, len(parts))]
 
 
 def protection_of(record: MetadataRecord) -> tuple[Protection, bool] | None:
@@ -100,11 +111,13 @@ def refusal_reason(protections: Iterable[Protection], offset: int) -> str:
 
 
 def _config(record: ConfigRecord) -> tuple[Protection, bool] | None:
-    key = split_listener_prefix(record.name)[1]
-    if record.resource_type != BROKER_RESOURCE or key not in PROTECTING_KEYS:
+    if record.resource_type != BROKER_RESOURCE:
         return None
-    protection = (f"the broker config {record.name}", record.resource_name)
-    return protection, is_protecting(key, record.value or "")
+    for _, key in split_listener_prefix(record.name):
+        if key in PROTECTING_KEYS or key in _CONNECTION_LIMITS:
+            protection = (f"the broker config {record.name}", record.resource_name)
+            return protection, has_protecting_value(key, record.value or "")
+    return None
 
 
 def _quota(record: ClientQuotaRecord) -> tuple[Protection, bool]:

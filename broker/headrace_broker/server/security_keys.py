@@ -9,19 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from headrace_broker.metadata.protections import PROTECTING_KEYS, is_protecting, split_listener_prefix
+from headrace_broker.metadata.protections import PROTECTING_KEYS, has_protecting_value, split_listener_prefix
 
 _TLS, _SASL = "SSL", "SASL"
 _TLS_KEYS = ("security.providers",)
 _SASL_KEYS = ("connection.failed.authentication.delay.ms",)
 _AUTHORIZER_KEYS = ("allow.everyone.if.no.acl.found", "early.start.listeners")
 _TOKEN_PREFIX = "delegation.token."
+_LISTENER_KEYS = {"max.connections": "this limit on connections"}
+"""The keys that are supported for the node, but not for one listener. Each value names what the node would lack."""
 
 
 def is_security_key(key: str) -> bool:
     """Return whether this module checks the key."""
-    base = split_listener_prefix(key)[1]
-    return base in PROTECTING_KEYS or base in _AUTHORIZER_KEYS or bool(_feature(base))
+    return any(
+        base in PROTECTING_KEYS
+        or base in _AUTHORIZER_KEYS
+        or (listener is not None and base in _LISTENER_KEYS)
+        or bool(_feature(base))
+        for listener, base in split_listener_prefix(key)
+    )
 
 
 def check_security_keys(
@@ -48,11 +55,13 @@ def check_security_keys(
 
 def _lacking(key: str, value: str, used_protocols: Mapping[str, str]) -> str | None:
     """Return what the node would lack without the key, or None if the key would not protect the node."""
-    listener, base = split_listener_prefix(key)
-    if listener is not None and listener not in used_protocols:
+    splits = [split for split in split_listener_prefix(key) if split[0] is None or split[0] in used_protocols]
+    if not splits:
         return None
-    if is_protecting(base, value):
-        return PROTECTING_KEYS[base]
+    listener, base = splits[-1]  # in Kafka, the key has no effect on the other listeners, whose names are shorter
+    protecting_keys = PROTECTING_KEYS if listener is None else PROTECTING_KEYS | _LISTENER_KEYS
+    if base in protecting_keys and has_protecting_value(base, value):
+        return protecting_keys[base]
     protocols: Collection[str] = used_protocols.values() if listener is None else [used_protocols[listener]]
     feature = _feature(base)
     if feature == _TLS and any(protocol.endswith("SSL") for protocol in protocols):

@@ -67,6 +67,26 @@ CASES: list[tuple[MetadataRecord, MetadataRecord, str]] = [
         broker_config("listener.name.out.ssl.client.auth", "none", broker=""),
         "the broker config listener.name.out.ssl.client.auth (1)",
     ),
+    (
+        broker_config("listener.name.client.a.principal.builder.class", "com.example.Builder"),
+        broker_config("listener.name.client.a.principal.builder.class", ""),
+        "the broker config listener.name.client.a.principal.builder.class (1)",
+    ),
+    (
+        broker_config("max.connections", "100"),
+        broker_config("max.connections", "2147483647"),
+        "the broker config max.connections (1)",
+    ),
+    (
+        broker_config("max.connections.per.ip", "5", broker=""),
+        broker_config("max.connections.per.ip", None, broker=""),
+        "the broker config max.connections.per.ip (1)",
+    ),
+    (
+        broker_config("listener.name.client.a.max.connections", "100"),
+        broker_config("listener.name.client.a.max.connections", None),
+        "the broker config listener.name.client.a.max.connections (1)",
+    ),
 ]
 
 
@@ -97,6 +117,8 @@ def test_protections_of_several_kinds_are_counted() -> None:
         broker_config("log.retention.ms", "1000"),
         broker_config("listener.name.out.ssl.keystore.location", "/k"),
         broker_config("principal.builder.class", ""),
+        broker_config("max.connections", "2147483647"),
+        broker_config("listener.name.out.max.connections.per.ip", "2147483647"),
         ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="t", name="super.users", value="User:a"),
     ],
 )

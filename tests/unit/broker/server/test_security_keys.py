@@ -73,6 +73,7 @@ def test_all_protections_of_a_secured_node_are_reported_at_once() -> None:
         ("listener.name.plaintext.ssl.client.auth", "required", "client certificates"),
         ("listener.name.controller.principal.builder.class", "com.example.Builder", "the principals of this class"),
         ("listener.name.plaintext.max.connection.creation.rate", "10", "this limit on new connections"),
+        ("listener.name.plaintext.max.connections", "10", "this limit on connections"),
     ],
 )
 def test_key_that_protects_a_node_with_plaintext_listeners_is_refused(key: str, value: str, lacking: str) -> None:
@@ -146,11 +147,39 @@ def test_security_keys_that_no_used_listener_needs_cause_one_warning() -> None:
         "connections.max.reauth.ms": "0",
         "delegation.token.secret.key": "k",
         "max.connection.creation.rate": "2147483647",
+        "listener.name.plaintext.max.connections": "2147483647",
+        "listener.name.external.max.connections": "10",
     }
     properties = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,EXTERNAL:SASL_SSL"}
     assert warnings_of(properties | ignored | {"ssl.key.password": "", "super.users": " "}) == (
         f"ignored, because they protect no listener of this node: {', '.join(ignored)}",
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listener.name.client.a.principal.builder.class", "com.example.Builder"),
+        ("listener.name.client.a.max.connections", "10"),
+        ("listener.name.client.a.max.connection.creation.rate", "10"),
+        ("listener.name.client.principal.builder.class", "com.example.Builder"),
+    ],
+)
+def test_key_that_protects_a_listener_whose_name_contains_a_dot_is_refused(key: str, value: str) -> None:
+    listeners = {
+        "listeners": "CLIENT://:9091,CLIENT.A://:9092,CONTROLLER://:9093",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CLIENT.A:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT.A",
+    }
+    assert keys(errors_of(listeners | {key: value})) == [key]
+    unused = key.replace(".client.", ".client.b.", 1)
+    assert warnings_of(listeners | {unused: value}) == (
+        f"ignored, because they protect no listener of this node: {unused}",
+    )
+
+
+def test_limits_on_the_connections_of_the_node_are_supported() -> None:
+    assert warnings_of({"max.connections": "10", "max.connections.per.ip": "5"}) == ()
 
 
 def test_misspelt_key_of_a_protection_is_suggested() -> None:
