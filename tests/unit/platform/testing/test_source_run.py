@@ -320,7 +320,7 @@ class StructTask(SourceTask[NumbersConfig]):
     ("mode", "message"),
     [
         ("missing field", 'VALUE_CONVERTER.*null value for field that is required.*"id"'),
-        ("missing schema", r"VALUE_CONVERTER.*Mismatching schema\."),
+        ("missing schema", r"VALUE_CONVERTER.*Mismatching schema:"),
         ("wrong type", "VALUE_CONVERTER.*Invalid type for INT64: str"),
         ("bad key", "KEY_CONVERTER.*Invalid type for INT64: str"),
     ],
