@@ -183,7 +183,7 @@ def test_trace_of_a_failed_task_names_the_unresolved_variables(worker: Distribut
     config = {"connector.class": "FileStreamSink", "topics": "t", "file": "/proc/${vault:x:directory}/y"}
     worker.create("no-directory", config)
     reason = "file: variable ${vault:x:directory} is not resolved: config.providers in the worker file does not contain"
-    wait_for(lambda: reason in str(worker.status("no-directory")), "the trace names the variable")
+    wait_for(lambda: reason in str(worker.status_if_found("no-directory")), "the trace names the variable")
     worker.request("DELETE", "/connectors/no-directory")
 
 

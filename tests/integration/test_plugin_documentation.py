@@ -85,7 +85,9 @@ def test_records_of_the_schema_example_are_stored_by_the_jdbc_sink_and_as_parque
     ordered_at = dt.datetime(2026, 1, 1, 12, 30, tzinfo=dt.UTC)
     assert row == (1, "Ada", 9.9, None, ordered_at.timestamp() * 1000)
 
-    [stored, _] = encode_rows(records[0].value_schema, [tuple(each.value.row) for each in records]).batch.to_pylist()
+    [stored, _] = encode_rows(
+        records[0].value_schema, [tuple(each.value.row) for each in records], True
+    ).batch.to_pylist()
     assert stored == {
         "id": 1,
         "customer": "Ada",
