@@ -238,7 +238,9 @@ class Database(ABC):
         return None
 
     def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
-        """Return the statement that creates a table. Raises DataError if a column has no SQL type."""
+        """Return the statement that creates a table. Raises DataError if a name or a column's schema is unsupported."""
+        for name in split_name(table):
+            self.check_name(name)
         definitions = [self.column_definition(column) for column in columns]
         keys = [self.quote(column.name) for column in columns if column.is_key]
         if keys:
@@ -250,13 +252,17 @@ class Database(ABC):
         return [f"ALTER TABLE {table.quoted} ADD COLUMN {self.column_definition(column)}" for column in columns]
 
     def column_definition(self, column: Column) -> str:
-        """Return a column's definition in CREATE TABLE. Raises DataError if the column has no SQL type."""
+        """Return a column's definition in CREATE TABLE. Raises DataError if its name or schema is unsupported."""
+        self.check_name(column.name)
         schema = column.schema
         definition = f"{self.quote(column.name)} {self.column_type(column)}"
         if schema.default is not None and not column.is_timestamp:
             definition += f" DEFAULT {self._default_literal(column)}"
         nullable = schema.optional and not column.is_key
         return definition + (" NULL" if nullable else " NOT NULL")
+
+    def check_name(self, name: str) -> None:  # noqa: B027 - not all databases limit the length
+        """Raise DataError if the name of a new table or column is too long for the database."""
 
     def _default_literal(self, column: Column) -> str:
         default = column.schema.default

@@ -24,7 +24,6 @@ from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
 from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, mysql_engine, properties_of
-from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.writing.database import RENAMING, Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.debezium_times import debezium_time
 from headrace_connectors.jdbc.writing.fields import Column
@@ -144,16 +143,13 @@ class MysqlDatabase(Database):
             return None
         return self.logical_type(found.logical.name or "", found.logical).replace("(3)", f"({found.fraction_digits})")
 
-    def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
-        """Return the statement that creates a table. Raises DataError if a name is too long."""
-        for name in split_name(table):
-            _check_length(name)
-        return super().create_table(connection, table, columns)
-
-    def column_definition(self, column: Column) -> str:
-        """Return a column's definition in CREATE TABLE. Raises DataError if the column's name is too long."""
-        _check_length(column.name)
-        return super().column_definition(column)
+    def check_name(self, name: str) -> None:
+        """Raise DataError if the name is too long."""
+        if len(name) > _NAME_CHARACTERS_MAX:
+            raise DataError(
+                f"The name {name} has {len(name)} characters, but MySQL's and MariaDB's names have at most "
+                f"{_NAME_CHARACTERS_MAX}; {RENAMING}"
+            )
 
     def column_type(self, column: Column) -> str:
         """Return a column's SQL type. A string column in the primary key is VARCHAR, because it cannot be TEXT."""
@@ -259,14 +255,6 @@ class MysqlDatabase(Database):
     def begin(self, connection: Connection) -> None:
         """Begin a transaction."""
         connection.begin()
-
-
-def _check_length(name: str) -> None:
-    if len(name) > _NAME_CHARACTERS_MAX:
-        raise DataError(
-            f"The name {name} has {len(name)} characters, but MySQL's and MariaDB's names have at most "
-            f"{_NAME_CHARACTERS_MAX}; {RENAMING}"
-        )
 
 
 def _has_other_unique_index(target: Target) -> bool:

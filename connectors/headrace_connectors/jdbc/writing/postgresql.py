@@ -24,7 +24,6 @@ from sqlalchemy.engine import Engine
 from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import Schema, Type
-from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.postgresql import is_denied, postgresql_engine
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.url import JdbcUrl
@@ -146,16 +145,13 @@ class PostgresqlDatabase(Database):
         """Whether `error` means that the user lacks a privilege."""
         return isinstance(error, psycopg.errors.InsufficientPrivilege)
 
-    def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
-        """Return the statement that creates a table. Raises DataError if the server would shorten a name."""
-        for name in split_name(table):
-            _check_length(name)
-        return super().create_table(connection, table, columns)
-
-    def column_definition(self, column: Column) -> str:
-        """Return a column's definition in CREATE TABLE. Raises DataError if the column's name is too long."""
-        _check_length(column.name)
-        return super().column_definition(column)
+    def check_name(self, name: str) -> None:
+        """Raise DataError if the name is too long."""
+        length = len(name.encode())
+        if length > _NAME_BYTES_MAX:
+            raise DataError(
+                f"The name {name} has {length} bytes, but PostgreSQL's names have at most {_NAME_BYTES_MAX}; {RENAMING}"
+            )
 
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
         quoted = ".".join(
@@ -360,14 +356,6 @@ class PostgresqlDatabase(Database):
     def transaction_failed(self) -> None:
         """Forget the temporary tables, which a rollback may have removed."""
         self._temporary_tables.clear()
-
-
-def _check_length(name: str) -> None:
-    length = len(name.encode())
-    if length > _NAME_BYTES_MAX:
-        raise DataError(
-            f"The name {name} has {length} bytes, but PostgreSQL's names have at most {_NAME_BYTES_MAX}; {RENAMING}"
-        )
 
 
 def _on_conflict(target: Target) -> str:
