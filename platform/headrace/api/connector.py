@@ -7,12 +7,14 @@ separate process, not in the worker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, Protocol, cast
 
 from headrace.api.config_def import ConfigValue
+from headrace.api.errors import ConfigError
 from headrace.api.plugin import C, Plugin
 from headrace.api.task import OffsetReader, SelfReadingSinkTask, SinkTask, SourceTask, Task
 
@@ -70,11 +72,27 @@ class Connector(Plugin[C]):
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define task_configs")
 
-    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check what `config_model` cannot check, for example by opening a connection. Add the errors to `values`.
+    def validate_config(self, config: C) -> Iterable[ConfigError]:
+        """Return the errors that `config_model` cannot find, for example because a server does not respond.
 
-        The platform calls this method on an instance that was not started, with the validation result of
-        `config_model`.
+        The platform calls this method on an instance that was not started, and only if `config_model` accepts the
+        configuration. The method may also raise ConfigError.
+        """
+        return ()
+
+    def warnings(self, config: C) -> Iterable[str]:
+        """Return a text for each part of a valid configuration that probably does not have the intended effect.
+
+        The platform logs the texts when it starts the connector, and validation returns them. The method is called
+        often, also on an instance that was not started: it must not open connections.
+        """
+        return ()
+
+    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        """Check parts of a configuration of which other parts may be invalid. Add the errors to `values`.
+
+        Use `validate_config` instead if the whole configuration must be valid before the check. The platform calls this
+        method on an instance that was not started, with the validation result of `config_model`.
         """
 
     @classmethod
@@ -139,7 +157,8 @@ class SinkConnector(Connector[C]):
 def connector_for(task_class: type[Task[Any]]) -> type[Connector[Any]]:
     """Return a connector class for a task class that needs no connector class of its own. Both have the same name.
 
-    The task class may define the class method ``task_configs(config, max_tasks)``, as source functions do.
+    The task class may define the class methods ``task_configs(config, max_tasks)``, as source functions do,
+    ``validate_config(config)`` and ``warnings(config)``.
     """
     return _connector_for(cast("Any", task_class))
 
@@ -157,6 +176,9 @@ def _connector_for(task_class: Any) -> type[Connector[Any]]:
     }
     if hasattr(task_class, "task_configs"):
         body["task_configs"] = lambda self, max_tasks: task_class.task_configs(self.config, max_tasks)
+    for name in ("validate_config", "warnings"):
+        if inspect.ismethod(getattr(task_class, name, None)):
+            body[name] = staticmethod(getattr(task_class, name))
     connector: type[Connector[Any]] = type(task_class.__name__, (base,), body)
     connector.config_model = task_class.config_model
     return connector

@@ -53,6 +53,8 @@ class Validation:
     values: dict[str, ConfigValue] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     """A warning for each unknown key and each unresolved variable; not part of Connect's response."""
+    connector_warnings: list[str] = field(default_factory=list)
+    """The result of the connector's `warnings`, which a worker logs when it starts the connector."""
 
     @property
     def errors(self) -> list[str]:
@@ -126,7 +128,7 @@ def validate_connector(
     if connector_class is not None:
         _check_task_class(result, connector_class)
         _check_type(result, connector_class, props, worker)
-        _run_connector_validate(result, connector_class, props)
+        _run_connector_checks(result, connector_class, props)
         _add_warnings(result, connector_class, sections, props, worker)
         for key, message, is_error in client_overrides(connector_class):
             if is_error:
@@ -306,21 +308,31 @@ def _check_sink(
                 result.add_error(key, str(ConfigError(key, props.get(key), text)))
 
 
-def _run_connector_validate(result: Validation, connector_class: type[Connector], props: Props) -> None:
+def _run_connector_checks(result: Validation, connector_class: type[Connector], props: Props) -> None:
+    """Call the connector's `validate`. If `config_model` accepts the configuration, also call its other checks."""
+    given = {name: text for name, text in props.items() if text is not None}
+    check = "validate"
     try:
         connector = connector_class()
-        connector.validate({name: text for name, text in props.items() if text is not None}, result.values)
+        connector.validate(given, result.values)
+        if connector_class.config_model.errors(given):
+            return
+        config = connector_class.config_model.parse(given)
+        check = "validate_config"
+        for each in connector.validate_config(config):
+            result.add_error(each.key, str(each))
+        check = "warnings"
+        result.connector_warnings += connector.warnings(config)
     except ConfigErrors as errors:
         for each in errors.errors:
             result.add_error(each.key, str(each))
     except ConfigError as error:
         result.add_error(error.key, str(error))
     except Exception as error:  # noqa: BLE001 - report any error of a connector as an error of its configuration
-        given = {name: text for name, text in props.items() if text is not None}
         owner = missing_modules.distribution_of(connector_class.__module__)
         reason = missing_modules.explain(error, owner, lambda: connector_class.required_extra(given))
         reason = reason or f"{type(error).__name__}: {error}"
-        result.add_error("connector.class", f"{connector_class.__name__}.validate: {reason}")
+        result.add_error("connector.class", f"{connector_class.__name__}.{check}: {reason}")
 
 
 def _add_warnings(
@@ -386,7 +398,7 @@ def _known_keys(
 
 
 def _redact(result: Validation, props: Props, originals: Props) -> None:
-    """Replace resolved values with their variables, both in values and in error messages.
+    """Replace resolved values with their variables, in values, error messages and the warnings of the connector.
 
     `props` contains the resolved values, and `originals` the variables.
     """
@@ -396,6 +408,7 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
         if original is not None and original != props.get(value.name):
             value.value = original
         value.errors = list(map(replacer.replace, value.errors))
+    result.connector_warnings = list(map(replacer.replace, result.connector_warnings))
 
 
 def _report_unresolved(result: Validation, unresolved: Sequence[UnresolvedVariable]) -> None:

@@ -76,6 +76,8 @@ class WorkerConnector:
         self._connector.context = _Context(self, self._resolved)
         self._connector.config = self._connector.config_model.parse(self._resolved)
         self._variables = VariableRestorer(self.spec.config, self._resolved, self._secret_keys())
+        for warning in self._connector.warnings(self._connector.config):
+            log.warning("Connector %s: %s", self.spec.name, warning)
         self._connector.start(self._connector.config)
 
     def _stop(self) -> None:
@@ -301,7 +303,10 @@ def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[st
 
 
 def validate_config(config: Mapping[str, str | None], worker: Mapping[str, str], plugin: str | None) -> dict[str, Any]:
-    """Validate a configuration. Return the REST API's format with `type` and `warnings` added. Raises ConnectError."""
+    """Validate a configuration. Raises ConnectError.
+
+    Return the REST API's format with `type`, `warnings` and `connector_warnings` added.
+    """
     from headrace.plugins.validation import validate_connector
     from headrace.runtime.client_overrides import override_problems
 
@@ -316,7 +321,8 @@ def validate_config(config: Mapping[str, str | None], worker: Mapping[str, str],
         client_overrides=lambda found: override_problems(found, with_nulls, worker),
         unresolved=resolver.unresolved,
     )
-    return {**result.as_json(), "type": result.type, "warnings": result.warnings}
+    added = {"type": result.type, "warnings": result.warnings, "connector_warnings": result.connector_warnings}
+    return result.as_json() | added
 
 
 async def plugin_config(worker: dict[str, str], plugin: str) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import pytest
@@ -12,7 +12,7 @@ from headrace.api.config import Config, Password, key
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.converter import Converter
-from headrace.api.errors import ConfigErrors, ConnectError
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.task import SinkTask, SourceTask
 from headrace.api.transform import Transformation
 from headrace.plugins.registry import PluginNotFoundError
@@ -35,6 +35,25 @@ class ExampleSource(SourceConnector[_SourceConfig]):
             values["table"].errors.append(f"There is no table missing (password {props.get('password')})")
         if props.get("table") == "crash":
             raise RuntimeError("boom")
+
+
+class CheckedSource(SourceConnector[_SourceConfig]):
+    """A source whose checks need a valid configuration."""
+
+    task_class = SourceTask
+
+    def validate_config(self, config: _SourceConfig) -> Iterator[ConfigError]:
+        if config.table == "crash":
+            raise RuntimeError("boom")
+        if config.table == "missing":
+            yield ConfigError("table", config.table, "there is no such table")
+            yield ConfigError("no.key", None, "the server is too old")
+
+    def warnings(self, config: _SourceConfig) -> list[str]:
+        if config.table == "bad warnings":
+            raise RuntimeError("boom")
+        secret = config.password.value if config.password else "no password"
+        return [f"Table {config.table} is slow ({secret})"]
 
 
 class ExampleSink(SinkConnector):
@@ -115,6 +134,30 @@ def test_valid_source_configuration_has_no_errors() -> None:
     assert by_name["value.converter"]["definition"]["default_value"] == "StringConverter"
     assert by_name["table"]["definition"]["required"] is True
     json.dumps(as_json_result)
+
+
+def test_validate_config_is_called_only_with_a_configuration_that_the_model_accepts() -> None:
+    result = validate(CheckedSource, table="missing")
+    assert result.values["table"].errors == ["Invalid value missing for configuration table: there is no such table"]
+    assert result.values["connector.class"].errors == [
+        "Invalid value null for configuration no.key: the server is too old"
+    ]
+    assert validate(CheckedSource, table="good").errors == []
+    [text] = validate(CheckedSource, password="crash").errors
+    assert text == 'Missing required configuration "table" which has no default value.'
+    [text] = validate(CheckedSource, table="crash").errors
+    assert text == "CheckedSource.validate_config: RuntimeError: boom"
+
+
+def test_validation_returns_the_warnings_of_the_connector_without_the_values_of_variables() -> None:
+    result = validate(CheckedSource, table="t")
+    assert (result.errors, result.warnings) == ([], [])
+    assert result.connector_warnings == ["Table t is slow (no password)"]
+    props = {"name": "c", "connector.class": f"{__name__}:CheckedSource", "table": "t", "password": "s3cret"}
+    result = validate_connector(props, WORKER, originals={**props, "password": "${env:PASSWORD}"})
+    assert result.connector_warnings == ["Table t is slow (${env:PASSWORD})"]
+    [text] = validate(CheckedSource, table="bad warnings").errors
+    assert text == "CheckedSource.warnings: RuntimeError: boom"
 
 
 def test_validation_reports_invalid_values_of_framework_keys() -> None:

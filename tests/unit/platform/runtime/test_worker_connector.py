@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from headrace.api.config import Config
+from headrace.api.task import SourceTask
 from headrace.runtime import messages, worker_connector
 from headrace.runtime.spec import ConnectorSpec, InstanceId
 from headrace.runtime.worker_connector import WorkerConnector
@@ -72,3 +74,20 @@ async def test_reconfiguration_requests_are_combined_until_the_worker_has_respon
     assert len(channel.requests) == 2, "the worker may have generated configurations before the later requests"
     await request(1)
     assert len(channel.requests) == 3
+
+
+class _Waiting(SourceTask):
+    @classmethod
+    def warnings(cls, config: Config) -> list[str]:
+        return ["The table has no index"]
+
+
+async def test_warnings_of_a_task_class_without_a_connector_class_are_logged_once_when_the_connector_starts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = {"name": "c", "connector.class": f"{__name__}:_Waiting", "tasks.max": "3"}
+    connector = WorkerConnector(None, InstanceId("c", None, 1), ConnectorSpec(name="c", config=config, worker={}))  # type: ignore[arg-type]
+    await connector.start()
+    await connector.task_configs()
+    await connector.stop()
+    assert [record.getMessage() for record in caplog.records] == ["Connector c: The table has no index"]
