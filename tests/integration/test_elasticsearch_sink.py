@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
@@ -22,10 +21,9 @@ from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SC
 from headrace.data.struct import Struct
 from headrace.testing import Restart, run_sink
 from headrace.testing.conformance import SinkConformance
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
-from support.elasticsearch_task import put_batches_until_error, put_until_error
+from support.elasticsearch_task import put_batches_until_error, put_until_error, validation_errors
 from support.search_server import SearchServer
 
 pytestmark = [
@@ -253,9 +251,7 @@ def test_validation_reports_an_unreachable_server(server: SearchServer) -> None:
 
     def errors(url: str) -> dict[str, list[str]]:
         settings = {"connection.url": url, "name": "x"}
-        values = config_def(ElasticsearchSinkConfig).validate(settings)
-        ElasticsearchSinkConnector().validate(settings, values)
-        return {key: value.errors for key, value in values.items() if value.errors}
+        return validation_errors(settings)
 
     assert errors(server.url) == {}
     found = errors("http://127.0.0.1:1")
@@ -269,8 +265,5 @@ def test_validation_reports_external_resources_that_do_not_exist(server: SearchS
         "connection.url": server.url, "read.timeout.ms": "60000", "external.resource.usage": "INDEX",
         "topic.to.external.resource.mapping": "a:items,b:nothing",
     }  # fmt: skip
-    values = config_def(ElasticsearchSinkConfig).validate(settings)
-    ElasticsearchSinkConnector().validate(settings, values)
-    assert {key: value.errors for key, value in values.items() if value.errors} == {
-        "topic.to.external.resource.mapping": ["The index, data stream or alias nothing does not exist"]
-    }
+    errors = validation_errors(settings)
+    assert errors == {"topic.to.external.resource.mapping": ["The index, data stream or alias nothing does not exist"]}

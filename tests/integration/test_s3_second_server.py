@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-from headrace.api.config import config_def
-from headrace.api.config_def import ConfigValue
 from headrace.api.errors import ConnectError
 from headrace.data.records import SinkRecord
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
 from headrace.testing import run_sink, run_source
-from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.sink import S3SinkConnector
 from headrace_connectors.s3.source import S3SourceConnector
-from headrace_connectors.s3.source_config import S3SourceConfig
 from support import rclone, s3
+from support.validation import validation_errors
 
 pytestmark = [
     pytest.mark.integration,
@@ -88,13 +85,10 @@ def test_s3_source_reads_all_objects_of_a_listing_with_several_pages(store: s3.S
 
 
 def test_validation_with_wrong_credentials_reports_an_error_at_the_key_aws_access_key_id(store: s3.S3Server) -> None:
-    for props, model, connector in (
-        (sink_props(store, aws__secret__access__key="wrong"), S3SinkConfig, S3SinkConnector()),
-        (source_props(store, aws__access__key__id="wrong"), S3SourceConfig, S3SourceConnector()),
-    ):
-        values: dict[str, ConfigValue] = config_def(model).validate(props)
-        connector.validate(props, values)
-        assert [key for key, value in values.items() if value.errors] == ["aws.access.key.id"]
+    sink = sink_props(store, aws__secret__access__key="wrong")
+    assert list(validation_errors(S3SinkConnector, sink)) == ["aws.access.key.id"]
+    source = source_props(store, aws__access__key__id="wrong")
+    assert list(validation_errors(S3SourceConnector, source)) == ["aws.access.key.id"]
 
 
 def test_changed_secret_key_fails_the_task_and_a_task_with_the_new_key_loses_no_record(tmp_path: Path) -> None:

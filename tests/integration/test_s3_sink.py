@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch, from_records
 from headrace.data.headers import Headers
@@ -41,6 +40,7 @@ from headrace_connectors.s3.sink import S3SinkConnector, S3SinkTask
 from headrace_connectors.s3.spool import SpoolReader
 from headrace_connectors.s3.uploads import SinkBucket
 from support import s3
+from support.validation import validation_errors
 
 pytestmark = pytest.mark.integration
 
@@ -275,9 +275,7 @@ def test_s3_sink_validation_assigns_each_error_to_a_configuration_key(
 
     def errors(**props: str) -> dict[str, list[str]]:
         settings = bucket.props() | {"format.class": "JsonFormat", "flush.size": "3"} | props
-        values = config_def(S3SinkConfig).validate(settings)
-        S3SinkConnector().validate(settings, values)
-        return {key: value.errors for key, value in values.items() if value.errors}
+        return validation_errors(S3SinkConnector, settings)
 
     assert errors() == {}
     assert "404" in errors(**{"s3.bucket.name": "nope"})["s3.bucket.name"][0]

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.headers import Headers
 from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
@@ -29,6 +28,7 @@ from headrace_connectors.s3.sink import S3SinkConnector
 from headrace_connectors.s3.source import S3SourceConnector
 from headrace_connectors.s3.source_config import S3SourceConfig
 from support import s3
+from support.validation import validation_errors
 
 pytestmark = pytest.mark.integration
 
@@ -376,11 +376,7 @@ def test_restarted_source_reads_no_record_of_committed_objects_again(bucket: s3.
 def test_s3_source_validation_reports_each_error_at_the_invalid_configuration_key(bucket: s3.S3Server) -> None:
     def errors(**props: str) -> dict[str, list[str]]:
         settings = source_props(bucket) | props
-        values = config_def(S3SourceConfig).validate(settings)
-        for error in S3SourceConfig.errors(settings):
-            values[error.key].errors.append(str(error))  # type: ignore[attr-defined]
-        S3SourceConnector().validate(settings, values)
-        return {key: value.errors for key, value in values.items() if value.errors}
+        return validation_errors(S3SourceConnector, settings)
 
     assert errors() == {}
     assert "404" in errors(**{"s3.bucket.name": "nope"})["s3.bucket.name"][0]

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from headrace.api.config import config_def
 from headrace.data.batch import SinkBatch, from_records
 from headrace.data.records import SinkRecord
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector, ElasticsearchSinkTask
+from support import validation
 
 
 class _Context:
@@ -82,6 +82,4 @@ def put_batches_until_error(props: Mapping[str, str], batches: Sequence[SinkBatc
 
 def validation_errors(settings: dict[str, str]) -> dict[str, list[str]]:
     """Return the errors of each key of a sink's configuration. The validation connects to the server."""
-    values = config_def(ElasticsearchSinkConfig).validate(settings)
-    ElasticsearchSinkConnector().validate(settings, values)
-    return {key: value.errors for key, value in values.items() if value.errors}
+    return validation.validation_errors(ElasticsearchSinkConnector, settings)

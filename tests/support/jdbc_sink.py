@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from headrace.api.config import config_def
 from headrace.data.records import SinkRecord
 from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, Schema, struct
 from headrace.data.sink_records import SinkRecords
@@ -15,7 +14,7 @@ from headrace.data.struct import Struct
 from headrace.runtime.error_policy import ToleranceExceeded
 from headrace.testing import SinkRun, run_sink
 from headrace_connectors.jdbc.sink import JdbcSinkConnector, JdbcSinkTask
-from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from support import validation
 
 KEY = struct([("id", INT32_SCHEMA)])
 ROW = struct(
@@ -74,9 +73,7 @@ def put(url: str, records: Sequence[SinkRecord], **props: str) -> SinkRun:
 def validation_errors(url: str, **props: str) -> dict[str, list[str]]:
     """Validate a configuration and return the errors by key; ``__`` in a keyword stands for a dot."""
     settings = _settings(url, props)
-    values = config_def(JdbcSinkConfig).validate(settings)
-    JdbcSinkConnector().validate(settings, values)
-    return {name: value.errors for name, value in values.items() if value.errors}
+    return validation.validation_errors(JdbcSinkConnector, settings)
 
 
 def put_after_change(

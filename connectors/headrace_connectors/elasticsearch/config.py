@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from headrace.api.config import ConfigType, Importance, Password, key
+from headrace.api.config import Config, ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
-from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 from headrace_connectors.elasticsearch.names import forbidden_characters
 
 _CONNECTION, _REQUESTS, _DOCUMENTS, _STREAMS = "Connection", "Requests", "Documents", "Data streams and aliases"
@@ -27,7 +26,7 @@ def _check_url(text: str) -> None:
         _ = parts.port  # raises ValueError for an invalid port
 
 
-class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
+class ElasticsearchSinkConfig(Config):
     """Configuration of the Elasticsearch sink."""
 
     without_effect: ClassVar[Mapping[str, str]] = {

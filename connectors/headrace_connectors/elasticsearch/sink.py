@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
-from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors, RetriableError
+from headrace.api.errors import ConfigError, ConnectError, DataError, RecordErrors, RetriableError
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
@@ -276,11 +275,6 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
     task_class = ElasticsearchSinkTask
     java_names = ("io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",)
 
-    def start(self, config: ElasticsearchSinkConfig) -> None:
-        """Log a warning for each configuration key that has no effect."""
-        for warning in config.warnings_about_keys():
-            logger.warning("Connector %s: %s", self.context.connector_name, warning)
-
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         """Return the names of the client's modules.
@@ -289,15 +283,8 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
         """
         return [__name__, f"{__package__}.writer"]
 
-    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that a server responds and accepts the credentials, and that the configured resources exist.
-
-        Adds errors to `values`.
-        """
-        try:
-            config = ElasticsearchSinkConfig.parse(props)
-        except ConfigErrors:
-            return
+    def validate_config(self, config: ElasticsearchSinkConfig) -> Iterator[ConfigError]:
+        """Yield errors if no server responds and accepts the credentials, or if a configured resource is missing."""
         from headrace_connectors.elasticsearch.client import Client, RefusedError, TemporaryError
         from headrace_connectors.elasticsearch.tls import UnusableTlsSettingError
 
@@ -309,14 +296,15 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
                 missing = [each for each in config.resources.values() if client.is_missing(each)]
             finally:
                 client.close()
-            key = "topic.to.external.resource.mapping"
-            values[key].errors += [f"The index, data stream or alias {each} does not exist" for each in missing]
+            for each in missing:
+                text = f"The index, data stream or alias {each} does not exist"
+                yield ConfigError.with_text("topic.to.external.resource.mapping", text)
         except UnusableTlsSettingError as error:
-            values[error.key].errors.append(str(error))
+            yield ConfigError.with_text(error.key, str(error))
         except RefusedError as error:
-            values[name if error.status == 401 else "connection.url"].errors.append(str(error))
+            yield ConfigError.with_text(name if error.status == 401 else "connection.url", str(error))
         except (TemporaryError, ConnectError) as error:
-            values["connection.url"].errors.append(str(error))
+            yield ConfigError.with_text("connection.url", str(error))
 
     def alter_offsets(self, config: ElasticsearchSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the sink reads its position from the consumer group."""

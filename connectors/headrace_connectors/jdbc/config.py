@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from headrace.api.config import ConfigType, Importance, Password, key
+from headrace.api.config import Config, ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
-from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 from headrace_connectors.common.time_zones import check_time_zone
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.config_rules import (
@@ -59,7 +58,7 @@ def _check_topic_prefix(prefix: str) -> None:
         raise ValueError("a topic name can contain only ASCII letters, digits, '.', '_' and '-'")
 
 
-class JdbcSourceConfig(ConfigWithIgnoredKeys):
+class JdbcSourceConfig(Config):
     """Configuration of the JDBC source. Unknown `connection.*` keys are passed to the driver as properties."""
 
     passthrough_prefixes = ("connection.",)

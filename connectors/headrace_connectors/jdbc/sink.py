@@ -7,12 +7,11 @@ Delivery is at least once. With insert.mode=upsert, a record that is written aga
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
-from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RecordErrors, RetriableError
+from headrace.api.errors import ConfigError, ConnectError, RecordErrors, RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.error_tolerance import tolerates_errors
@@ -158,36 +157,19 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
 
         return [__name__, *modules_for(props.get("connection.url", ""))]
 
-    def start(self, config: JdbcSinkConfig) -> None:
-        """Log a warning for each configuration key that has no effect."""
-        for warning in config.warnings_about_keys():
-            logger.warning("Connector %s: %s", self.context.connector_name, warning)
-
     @classmethod
     def required_extra(cls, props: Mapping[str, str]) -> str:
         """Return the extra that installs SQLAlchemy and the driver for `connection.url`."""
         return extra_for(props.get("connection.url", ""))
 
-    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the driver is installed, and that the server responds and accepts the credentials.
-
-        Adds errors to `values`.
-        """
-        try:
-            config = JdbcSinkConfig.parse(props)
-        except ConfigErrors:
-            return
-        try:
-            database = _database(config)
-        except ConfigError as error:
-            values[error.key].errors.append(str(error))
-            return
+    def validate_config(self, config: JdbcSinkConfig) -> Iterator[ConfigError]:
+        """Yield an error if the driver is not installed, or if the server rejects the connection."""
+        database = _database(config)
         try:
             database.check_connection()
         except database.driver_error as error:
             text, is_denied = database.error_text(error), database.is_denied(error)
-            found = connection_error(database.url, config, text, is_denied=is_denied)
-            values[found.key].errors.append(str(found))
+            yield connection_error(database.url, config, text, is_denied=is_denied)
 
     def alter_offsets(self, config: JdbcSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the task stores no offsets in the database."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from headrace.api.config import ConfigType, Importance, Password, key
+from headrace.api.config import Config, ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
-from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 from headrace_connectors.common.time_zones import check_time_zone
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.connections import (
@@ -32,7 +31,7 @@ def ways_to_a_schema(side: str) -> str:
     )
 
 
-class JdbcSinkConfig(ConfigWithIgnoredKeys):
+class JdbcSinkConfig(Config):
     """Configuration of the JDBC sink. Unknown `connection.*` keys are passed to the driver as properties."""
 
     passthrough_prefixes = ("connection.",)

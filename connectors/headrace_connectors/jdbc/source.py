@@ -246,8 +246,6 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         self._unsupported_tables: set[str] = set()
 
     def start(self, config: JdbcSourceConfig) -> None:
-        for warning in config.warnings_about_keys():
-            logger.warning("Connector %s: %s", self.context.connector_name, warning)
         from headrace_connectors.jdbc.readable_tables import ReadableTables
 
         self._config = config

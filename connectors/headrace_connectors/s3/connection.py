@@ -7,9 +7,8 @@ import binascii
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from headrace.api.config import Importance, Password, key
+from headrace.api.config import Config, Importance, Password, key
 from headrace.api.errors import ConfigError
-from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 
 _S3, _COMPAT = "S3", "Accepted for compatibility"
 _ASSUME_ROLE = "AwsAssumeRoleCredentialsProvider"
@@ -41,7 +40,7 @@ def decode_customer_key(secret: Password) -> bytes:
     return decoded
 
 
-class S3ConnectionConfig(ConfigWithIgnoredKeys):
+class S3ConnectionConfig(Config):
     """The configuration keys for the bucket and for requests to it."""
 
     passthrough_prefixes: ClassVar[tuple[str, ...]] = (_PROVIDER_PREFIX,)

@@ -15,15 +15,14 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
-from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors
+from headrace.api.errors import ConfigError, ConnectError, DataError, RecordErrors
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.common.tombstones import starts_with_tombstone
-from headrace_connectors.s3.bucket_check import check_bucket
+from headrace_connectors.s3.bucket_check import bucket_errors
 from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.directory_files import DirectoryFiles, File
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
@@ -448,23 +447,14 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
     task_class = S3SinkTask
     java_names = ("io.confluent.connect.s3.S3SinkConnector",)
 
-    def start(self, config: S3SinkConfig) -> None:
-        """Log a warning for each configuration key that has no effect."""
-        for warning in config.warnings_about_keys():
-            logger.warning("Connector %s: %s", self.context.connector_name, warning)
-
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         """Return the names of the S3 client's modules. The worker imports them before it starts task processes."""
         return [__name__, f"{__package__}.uploads", f"{__package__}.api_description"]
 
-    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the bucket exists and is accessible. Otherwise, add an error to `values`."""
-        try:
-            config = S3SinkConfig.parse(props)
-        except ConfigErrors:
-            return
-        check_bucket(config, values)
+    def validate_config(self, config: S3SinkConfig) -> Iterator[ConfigError]:
+        """Yield an error if the bucket does not exist or is not accessible."""
+        return bucket_errors(config)
 
     def alter_offsets(self, config: S3SinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the sink reads its position from the consumer group."""

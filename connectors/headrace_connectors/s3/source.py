@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.api.config_def import ConfigValue
 from headrace.api.connector import ExactlyOnceSupport, SourceConnector
-from headrace.api.errors import ConfigErrors, ConnectError, DataError
+from headrace.api.errors import ConfigError, ConnectError, DataError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace_connectors.s3.backup_finder import BackupFinder, BackupObject
-from headrace_connectors.s3.bucket_check import check_bucket
+from headrace_connectors.s3.bucket_check import bucket_errors
 from headrace_connectors.s3.file_finder import SLOTS, FileFinder, FoundFile
 from headrace_connectors.s3.object_names import BackupNames, SourcePartition
 from headrace_connectors.s3.readers import ItemReader, headers_of, object_format, reader_for, side_format_name
@@ -310,11 +309,6 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
     task_class = S3SourceTask
     java_names = ("io.confluent.connect.s3.source.S3SourceConnector",)
 
-    def start(self, config: S3SourceConfig) -> None:
-        """Log a warning for each configuration key that has no effect."""
-        for warning in config.warnings_about_keys():
-            logger.warning("Connector %s: %s", self.context.connector_name, warning)
-
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         """Return the names of the S3 client's modules. The worker imports them before it starts task processes."""
@@ -329,13 +323,9 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
         """Return one configuration per task, with its share of the objects."""
         return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
 
-    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check that the bucket exists and is accessible. Otherwise, add an error to `values`."""
-        try:
-            config = S3SourceConfig.parse(props)
-        except ConfigErrors:
-            return
-        check_bucket(config, values)
+    def validate_config(self, config: S3SourceConfig) -> Iterator[ConfigError]:
+        """Yield an error if the bucket does not exist or is not accessible."""
+        return bucket_errors(config)
 
     def exactly_once_support(self, config: S3SourceConfig) -> ExactlyOnceSupport:
         """Return SUPPORTED, because a restarted task continues at the record in the source offset."""

@@ -126,6 +126,12 @@ class Config(BaseModel):
     that the key excludes.
     """
 
+    without_effect: ClassVar[Mapping[str, str]] = {}
+    """The keys that are accepted only for compatibility, with the reason why the key has no effect.
+
+    A key that ends with a dot is the prefix of such keys. `warnings_about_keys` warns about these keys if they are set.
+    """
+
     _originals: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
@@ -190,6 +196,20 @@ class Config(BaseModel):
         The platform logs them when a connector is created. `task_class` is the class of the connector's tasks.
         """
         return {}
+
+    def warnings_about_keys(self) -> list[str]:
+        """Return one warning for each key that is set and has no effect. `Connector.warnings` returns them."""
+        return [
+            f"Configuration {name} has no effect: {reason}"
+            for name in sorted(self._originals)
+            if (reason := self._reason_without_effect(name)) is not None
+        ]
+
+    def _reason_without_effect(self, name: str) -> str | None:
+        for known, reason in self.without_effect.items():
+            if name == known or (known.endswith(".") and name.startswith(known)):
+                return reason
+        return None
 
     @property
     def reads_header_values(self) -> bool:

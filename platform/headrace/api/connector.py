@@ -76,7 +76,8 @@ class Connector(Plugin[C]):
         """Return the errors that `config_model` cannot find, for example because a server does not respond.
 
         The platform calls this method on an instance that was not started, and only if `config_model` accepts the
-        configuration. The method may also raise ConfigError.
+        configuration. An error with another text than that of Kafka's ConfigException is `ConfigError.with_text`. The
+        method may also raise ConfigError.
         """
         return ()
 
@@ -84,9 +85,10 @@ class Connector(Plugin[C]):
         """Return a text for each part of a valid configuration that probably does not have the intended effect.
 
         The platform logs the texts when it starts the connector, and validation returns them. The method is called
-        often, also on an instance that was not started: it must not open connections.
+        often, also on an instance that was not started: it must not open connections. By default, the configuration's
+        `warnings_about_keys` are returned.
         """
-        return ()
+        return config.warnings_about_keys()
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Check parts of a configuration of which other parts may be invalid. Add the errors to `values`.

@@ -42,6 +42,13 @@ class ConfigError(ConnectError):
         text = f"Invalid value {_shown(value)} for configuration {key}" + (f": {message}" if message else "")
         super().__init__(text if key else message)
 
+    @classmethod
+    def with_text(cls, key: str, text: str) -> ConfigError:
+        """Return an error of the key `key` with exactly that text."""
+        error = ConfigError(key, message=text)
+        error.args = (text,)
+        return error
+
 
 class MissingConfigError(ConfigError):
     """A required key is not set."""

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
 from headrace.data.records import SinkRecord
 from headrace.testing import Restart, run_sink
 from headrace_connectors.elasticsearch import sink
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
-from support.elasticsearch_task import put_batches_until_error, put_until_error
+from support.elasticsearch_task import put_batches_until_error, put_until_error, validation_errors
 from support.scripted_search_server import ScriptedServer, four_records, running_scripted_server, settings_of
 
 
@@ -164,18 +162,16 @@ def test_error_for_a_corrupt_java_key_store_names_the_key_and_the_file(tmp_path:
     store = tmp_path / "store.jks"
     store.write_bytes(start)
     settings = {"connection.url": "https://127.0.0.1:1", f"elastic.https.ssl.{side}.location": str(store)}
-    values = config_def(ElasticsearchSinkConfig).validate(settings)
-    ElasticsearchSinkConnector().validate(settings, values)
-    [error] = values[f"elastic.https.ssl.{side}.location"].errors
+    errors = validation_errors(settings)
+    [error] = errors[f"elastic.https.ssl.{side}.location"]
     assert error.startswith(f"elastic.https.ssl.{side}.location: {store}: the ")
     assert "corrupt" in error or "not a key store" in error
 
 
 def test_validation_reports_a_missing_trust_store_file_as_an_error_of_the_trust_store_location_key() -> None:
     settings = {"connection.url": "https://127.0.0.1:1", "elastic.https.ssl.truststore.location": "/nonexistent.pem"}
-    values = config_def(ElasticsearchSinkConfig).validate(settings)
-    ElasticsearchSinkConnector().validate(settings, values)
-    assert {key: value.errors for key, value in values.items() if value.errors} == {
+    errors = validation_errors(settings)
+    assert errors == {
         "elastic.https.ssl.truststore.location": [
             "elastic.https.ssl.truststore.location: cannot read /nonexistent.pem: No such file or directory"
         ]
@@ -190,9 +186,8 @@ def test_validation_reports_a_server_that_does_not_respond_with_json(
 ) -> None:
     server.status, server.content_type = status, content_type
     settings = {"connection.url": server.url}
-    values = config_def(ElasticsearchSinkConfig).validate(settings)
-    ElasticsearchSinkConnector().validate(settings, values)
-    [error] = values["connection.url"].errors
+    errors = validation_errors(settings)
+    [error] = errors["connection.url"]
     assert "responded to GET / with data that is not JSON" in error
 
 
@@ -200,9 +195,8 @@ def test_validation_reports_a_server_that_does_not_respond_with_json(
 def test_validation_succeeds_if_at_least_one_of_several_servers_is_reachable(server: ScriptedServer, urls: str) -> None:
     settings = {"connection.url": urls.format(server.url)}
     for _ in range(2):
-        values = config_def(ElasticsearchSinkConfig).validate(settings)
-        ElasticsearchSinkConnector().validate(settings, values)
-        assert {key: value.errors for key, value in values.items() if value.errors} == {}
+        errors = validation_errors(settings)
+        assert errors == {}
 
 
 @pytest.mark.parametrize(("status", "keys"), [(401, ["connection.username"]), (403, [])])
@@ -211,6 +205,5 @@ def test_validation_reports_refused_credentials_but_accepts_a_user_without_the_m
 ) -> None:
     server.status = status
     settings = {"connection.url": server.url, "connection.username": "u", "connection.password": "p"}
-    values = config_def(ElasticsearchSinkConfig).validate(settings)
-    ElasticsearchSinkConnector().validate(settings, values)
-    assert [key for key, value in values.items() if value.errors] == keys
+    errors = validation_errors(settings)
+    assert list(errors) == keys

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import pytest
 
 from headrace.api.config import Config, ConfigType, Importance, Password, Width, config_def, key
 from headrace.api.config_def import ConfigDef, ConfigKey, parse_value, to_text
+from headrace.api.connector import SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, RecordErrors
+from headrace.api.task import SourceTask
 
 
 class Colour(enum.Enum):
@@ -162,3 +165,25 @@ def test_record_errors_exception_names_the_first_failed_record_in_its_message() 
     error = RecordErrors({5: ValueError("x"), 2: ValueError("y")})
     assert list(error.errors) == [2, 5]
     assert str(error) == "record 2: y (and 1 more records)"
+
+
+class _Compatible(Config):
+    without_effect: ClassVar[Mapping[str, str]] = {"buffer": "there is no buffer", "pool.": "there is no pool"}
+
+
+class _CompatibleSource(SourceConnector[_Compatible]):
+    task_class = SourceTask
+
+
+def test_connector_warns_about_each_set_key_that_has_no_effect() -> None:
+    config = _Compatible.parse({"pool.size": "1", "buffer": "2", "buffer.size": "3", "pool": "4"})
+    assert _CompatibleSource().warnings(config) == [
+        "Configuration buffer has no effect: there is no buffer",
+        "Configuration pool.size has no effect: there is no pool",
+    ]
+    assert _CompatibleSource().warnings(_Compatible.parse({})) == []
+
+
+def test_config_error_with_an_own_text_keeps_its_key() -> None:
+    error = ConfigError.with_text("url", "The server does not respond")
+    assert (error.key, str(error)) == ("url", "The server does not respond")
