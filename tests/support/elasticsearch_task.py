@@ -22,6 +22,7 @@ class _Context:
 
     connector_name = "search"
     errant_record_reporter = None
+    tolerates_errors = False
     assignment: frozenset[tuple[str, int]] = frozenset()
 
     def __init__(self, props: Mapping[str, str]) -> None:

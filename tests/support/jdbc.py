@@ -36,6 +36,7 @@ class Context:
         self.offsets = offsets
         self.props: Mapping[str, str] = {}
         self.connector_name = "shop"
+        self.tolerates_errors = False
         self.reconfigurations = 0
         self.now_s = 0.0
 

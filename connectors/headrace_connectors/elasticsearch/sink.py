@@ -22,7 +22,6 @@ from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
 from headrace.data.sink_records import SinkRecords
-from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.common.null_replacement import replaces_null_with_default
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.documents import encode_batch
@@ -177,7 +176,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         With errors.tolerance=none, the report of a record would fail the task.
         """
         reporter = self.context.errant_record_reporter
-        if reporter is not None and tolerates_errors(self.context):
+        if reporter is not None and self.context.tolerates_errors:
             reporter.report_at(batch, at, error)
 
     # -- indexes

@@ -26,7 +26,6 @@ from headrace.data.columns import Values
 from headrace.data.headers import Headers
 from headrace.data.records import SourceRecord
 from headrace.data.schema import STRING_SCHEMA
-from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.file.directory_config import DirectorySourceConfig
 from headrace_connectors.file.directory_search import (
     DirectorySearch,
@@ -42,8 +41,6 @@ from headrace_connectors.file.record_lines import FileError, RecordLines, Tempor
 
 logger = logging.getLogger(__name__)
 
-_SHARE = "headrace.file.share"
-"""Key of task configurations: number of the task, slash, number of tasks."""
 _STEP_S = 0.5
 _IDLE_S = 1.0
 _LOGGED_ERRORS_MAX = 10
@@ -128,18 +125,16 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
 
     def start(self, config: DirectorySourceConfig) -> None:
         """Prepare the search of the directory, which the first poll starts."""
-        number, _, count = self.context.props.get(_SHARE, "0/1").partition("/")
         targets = [each for each in (config.finished_directory, config.error_directory) if each]
         self._selection = FileSelection(
             config.directory, config.patterns, config.ignored_patterns, config.recursive,
             frozenset(map(os.path.realpath, targets)), config.done_marker_suffix, config.settle_ms, config.order,
-            (int(number), int(count)),
+            (self.context.task_number, self.context.task_count),
         )  # fmt: skip
         self._finished = FinishedFiles(
             config.directory, config.finished_action, config.finished_directory, config.error_directory,
             config.done_marker_suffix,
         )  # fmt: skip
-        self._tolerates_errors = tolerates_errors(self.context)
 
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | None:
         """Return the next records of the current file, or of the next file."""
@@ -338,7 +333,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         reader = reading.reader
         assert reader is not None
         text = f"File {self._path(reading)}, {reader.unit} {error.line}: {error}"
-        if not self._tolerates_errors:
+        if not self.context.tolerates_errors:
             raise DataError(f"{text}. Correct the file, or set errors.tolerance=all to skip such records") from error
         reading.errors += 1
         if reading.errors <= _LOGGED_ERRORS_MAX:
@@ -349,7 +344,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     def _skip_rest(self, reading: _Reading, error: FileError) -> SourceBatch:
         """Skip the remaining part of a damaged file if errors.tolerance=all. Otherwise, raise DataError."""
         text = f"File {self._path(reading)}: {error}"
-        if not self._tolerates_errors:
+        if not self.context.tolerates_errors:
             raise DataError(f"{text}. Correct or remove the file, or set errors.tolerance=all to skip it") from error
         reading.errors += 1
         logger.error("%s. Skipping the remaining part of the file", text)
@@ -405,8 +400,8 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
         return [__name__, *more]
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Return one configuration per task, which contains the task's number and the number of tasks."""
-        return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
+        """Return the connector's configuration for each of `max_tasks` tasks."""
+        return [self.config.originals for _ in range(max_tasks)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Check that the directory exists, that files can be moved if necessary, and that PyArrow is installed.

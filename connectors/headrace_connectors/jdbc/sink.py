@@ -14,7 +14,6 @@ from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigError, ConnectError, RecordErrors, RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
-from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.connections import connection_error, extra_for
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
@@ -46,7 +45,6 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
         from headrace_connectors.jdbc.writing.table_cache import TableCache
 
         self._config = config
-        self._tolerates_errors = tolerates_errors(self.context)
         self._database = _database(config)
         self._builder = RunBuilder(self.context.connector_name, config)
         self._tables = TableCache(self._database, config)
@@ -66,7 +64,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
         if not len(records):
             return
         runs, errors = self._builder.build(records)
-        if errors and not self._tolerates_errors:
+        if errors and not self.context.tolerates_errors:
             raise RecordErrors({min(errors): errors[min(errors)]})
         try:
             errors |= self._write(runs, records)
@@ -91,7 +89,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
             self._tables,
             self._connection,
             records,
-            self._tolerates_errors,
+            self.context.tolerates_errors,
             uses_savepoints=self._uses_savepoints,
         )
         try:

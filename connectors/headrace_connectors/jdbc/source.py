@@ -19,7 +19,6 @@ from headrace.api.connector import SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RetriableError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
-from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.altered_offsets import validate_source_offset
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
@@ -118,7 +117,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
             start,
             commits_start=is_new_load,
             is_load_complete=self._completion_of_load(source),
-            report_skipped=self.context.report_skipped if tolerates_errors(self.context) else None,
+            report_skipped=self.context.report_skipped if self.context.tolerates_errors else None,
         )
 
     def _start_without_ids(

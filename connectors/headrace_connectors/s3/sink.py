@@ -20,7 +20,6 @@ from headrace.api.errors import ConfigError, ConnectError, DataError, RecordErro
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.sink_records import SinkRecords
-from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.common.tombstones import starts_with_tombstone
 from headrace_connectors.s3.bucket_check import bucket_errors
 from headrace_connectors.s3.config import S3SinkConfig, format_name
@@ -66,13 +65,12 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._sides = sides_of(config)
         self.accepts_json_texts = format_name(config.format_class) == "json"
         self._on_null = config.on_null_values.lower()
-        self._skips_bad_records = tolerates_errors(self.context)
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
         """Start to collect the records of newly assigned partitions in files."""
         for partition in partitions:
             self._partitions[partition] = PartitionFiles(
-                self._config, self._creator(*partition), skips_rejected=self._skips_bad_records
+                self._config, self._creator(*partition), skips_rejected=self.context.tolerates_errors
             )
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
@@ -93,7 +91,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         for batch in records.batches:
             self._add(batch, start, now_ms, errors)
             start += len(batch)
-            if errors and not self._skips_bad_records:
+            if errors and not self.context.tolerates_errors:
                 break
         for files in self._partitions.values():
             files.rotate_by_schedule(now_ms)
@@ -151,7 +149,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
     def _remaining(self, positions: Sequence[int], bad: Set[int]) -> list[int]:
         """Return the positions of records that are still to be written. `bad` are the positions of bad records."""
-        if bad and not self._skips_bad_records:
+        if bad and not self.context.tolerates_errors:
             first = min(bad)
             return [position for position in positions if position < first]
         return [position for position in positions if position not in bad]
@@ -159,7 +157,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def _report_nulls(self, batch: SinkBatch, nulls: Sequence[int]) -> None:
         """Report records with null values as errant records, if errors are tolerated."""
         reporter = self.context.errant_record_reporter
-        if reporter is not None and self._skips_bad_records:
+        if reporter is not None and self.context.tolerates_errors:
             error = DataError("The value is null, and the record is skipped (behavior.on.null.values=ignore)")
             for index in nulls:
                 reporter.report_at(batch, index, error)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SHARE = "headrace.s3.share"
-"""Key of task configurations: number of the task, slash, number of tasks."""
 _IDLE_S = 1.0
 
 
@@ -66,8 +64,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         from headrace_connectors.s3.bucket import Bucket  # imports boto3, which is slow
 
         self._bucket: Bucket = Bucket(config)
-        number, _, count = self.context.props.get(_SHARE, "0/1").partition("/")
-        share = (int(number), int(count))
+        share = (self.context.task_number, self.context.task_count)
         self._finder = self._file_finder(config, share) if config.is_generic else self._backup_finder(config, share)
 
     def poll(self) -> SourceBatch | None:
@@ -320,8 +317,8 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
         )
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Return one configuration per task, with its share of the objects."""
-        return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
+        """Return the connector's configuration for each of `max_tasks` tasks."""
+        return [self.config.originals for _ in range(max_tasks)]
 
     def validate_config(self, config: S3SourceConfig) -> Iterator[ConfigError]:
         """Yield an error if the bucket does not exist or is not accessible."""

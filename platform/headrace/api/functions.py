@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 _C = TypeVar("_C", bound=Config)
 _POLL_RECORDS_MAX = 500
 _POLL_SECONDS_MAX = 0.05
-TASK_COUNT_KEY = "source.function.tasks"
-"""The key of a task's configuration that contains the number of tasks of a source function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,7 @@ class _FunctionSourceTask(SourceTask[Config]):
         """Return the task configurations of the connector: see `connector_for`."""
         partitions = cls.partitions
         count = 1 if partitions is None else max(1, min(max_tasks, len(partitions(config))))
-        return [{**config.originals, TASK_COUNT_KEY: str(count)} for _ in range(count)]
+        return [config.originals for _ in range(count)]
 
     def start(self, config: Config) -> None:
         """Read the committed offsets."""
@@ -245,8 +243,7 @@ class _FunctionSourceTask(SourceTask[Config]):
         partitions = type(self).partitions
         if partitions is None:
             return [{"source": type(self).__name__}]
-        count = int(self.context.props.get(TASK_COUNT_KEY, "1"))
-        return list(partitions(config))[self.context.task_number :: count]
+        return list(partitions(config))[self.context.task_number :: self.context.task_count]
 
 
 class _FunctionSinkTask(SinkTask[Config]):

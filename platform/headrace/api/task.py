@@ -48,7 +48,17 @@ class TaskContext(Protocol):
     @property
     def connector_name(self) -> str: ...
     @property
-    def task_number(self) -> int: ...
+    def task_number(self) -> int:
+        """The number of the task, from 0 to `task_count` - 1."""
+
+    @property
+    def task_count(self) -> int:
+        """The number of the connector's tasks. If it changes, the platform restarts all tasks."""
+
+    @property
+    def tolerates_errors(self) -> bool:
+        """Whether ``errors.tolerance`` is `all`, so that the task may skip bad records."""
+
     @property
     def props(self) -> Mapping[str, str]:
         """The task's configuration as strings, with resolved variables."""

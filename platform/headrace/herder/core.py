@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 from headrace.api.errors import ConfigError
 from headrace.herder.assignment import Assignment
@@ -92,7 +93,15 @@ class _Instance:
     is_aborting: bool = False  # the start is no longer wanted
     is_shown_restarting: bool = False
     start_failure: str | None = None  # the trace of a failed start
-    run_with: tuple[Mapping[str, str], ...] = ()  # the configurations of a task and of its connector
+    run_with: _TaskInputs | None = None
+
+
+class _TaskInputs(NamedTuple):
+    """The inputs of a task: a task whose inputs have not changed is not restarted."""
+
+    task_count: int
+    task_config: Mapping[str, str]
+    connector_config: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +494,7 @@ class HerderCore:
         instance, desired = local.instances.get(task), self._desired(name, task)
         if instance is None:
             return [] if desired is None else self._start(local, name, task, desired)
-        if desired is not None and task is not None and instance.run_with == self._run_with(name, task):
+        if desired is not None and task is not None and instance.run_with == self._inputs(name, task):
             instance.config_offset = desired.config_offset  # the leader has only written the same configurations again
         is_outdated_config = desired is not None and instance.config_offset != desired.config_offset
         match instance.phase:
@@ -534,12 +543,13 @@ class HerderCore:
             local.shown, local.retry_backoff_ms, local.generated = None, RETRY_BACKOFF_MIN_MS, None
             local.is_coalescing = False
             return [ShowStarting(id_), StartConnector(id_, state.config)]
-        task_config, applied = local.instances[task].run_with = self._run_with(name, task)
-        return [ShowStarting(id_), StartTask(id_, task_config, applied, desired.is_paused)]
+        inputs = local.instances[task].run_with = self._inputs(name, task)
+        return [ShowStarting(id_), StartTask(id_, *inputs, desired.is_paused)]
 
-    def _run_with(self, name: str, task: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    def _inputs(self, name: str, task: int) -> _TaskInputs:
         state = self.snapshot.connectors[name]
-        return state.task_configs[task], state.config if state.applied_config is None else state.applied_config
+        applied = state.config if state.applied_config is None else state.applied_config
+        return _TaskInputs(len(state.task_configs), state.task_configs[task], applied)
 
     def _stop(self, instance: _Instance) -> list[Effect]:
         instance.phase = _Phase.STOPPING

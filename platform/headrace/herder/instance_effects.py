@@ -23,6 +23,7 @@ class StartTask:
     """Start a task, then call `started` or `start_failed`."""
 
     instance: InstanceId
+    task_count: int
     task_config: Mapping[str, str]
     connector_config: Mapping[str, str]
     is_paused: bool

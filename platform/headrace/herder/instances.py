@@ -307,6 +307,7 @@ class Instances:
         return TaskSpec(
             connector=start.instance.connector,
             number=start.instance.task,
+            task_count=start.task_count,
             config=dict(start.task_config),
             connector_config=dict(start.connector_config),
             worker=self._config.properties,

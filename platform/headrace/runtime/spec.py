@@ -12,6 +12,7 @@ class TaskSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     connector: str
     number: int
+    task_count: int = 1
     config: dict[str, str]
     connector_config: dict[str, str]
     worker: dict[str, str]

@@ -22,6 +22,7 @@ from headrace.plugins import missing_modules
 from headrace.runtime import messages, worker_watch
 from headrace.runtime.channel import Channel
 from headrace.runtime.counters import Counters
+from headrace.runtime.error_policy import ErrorPolicy
 from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.task_plugins import Plugins
@@ -43,6 +44,8 @@ class TaskContext:
     def __init__(self, worker_task: WorkerTask) -> None:
         self.connector_name = worker_task.spec.connector
         self.task_number = worker_task.spec.number
+        self.task_count = worker_task.spec.task_count
+        self.tolerates_errors = ErrorPolicy.from_config(worker_task.plugins.connector_config).tolerate
         self.props: Mapping[str, str] = dict(worker_task.plugins.task_config)
         self._stopping = worker_task.stopping
 

@@ -17,6 +17,7 @@ from headrace.runtime import sink_task_core as core
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.error_policy import ErrorPolicy, Failure, ToleranceExceeded
 from headrace.runtime.task_effects import Fail, ReportState, Wait
+from headrace.runtime.task_plugins import Plugins
 from headrace.testing.task_configs import (
     CONNECTOR_NAME,
     connector_class_of,
@@ -187,12 +188,12 @@ class _SinkTaskRun:
         self._reports_requested_commit = False
         self._untolerated: ToleranceExceeded | None = None  # the first error that fails the task
         self._policy = ErrorPolicy.from_config({**props, "errors.log.enable": "false"})
-        config = task_configs(plugin, props, StoredOffsets())[0]
+        configs = task_configs(plugin, props, StoredOffsets())
         self._task: SinkTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]
-        self._plugins = task_plugins(plugin, props, config)
+        self._plugins = task_plugins(plugin, props, configs)
         operator = error_operator(self._policy, self._clock, self._report_failure)
         self._chain = TransformChain(self._plugins.make_steps(), operator)
-        self._task.context = _SinkContext(self, self._clock, config)
+        self._task.context = _SinkContext(self, self._clock, self._plugins)
 
     def run_to_the_end(self) -> bool:
         """Run until all records are put and committed. Return False if the fault `Restart` killed the task."""
@@ -392,8 +393,8 @@ class _SinkTaskRun:
 class _SinkContext(VirtualContext):
     """The platform's interface for the sink task, including its errant record reporter."""
 
-    def __init__(self, run: _SinkTaskRun, clock: VirtualClock, props: Mapping[str, str]) -> None:
-        super().__init__(clock, props, CONNECTOR_NAME, 0)
+    def __init__(self, run: _SinkTaskRun, clock: VirtualClock, plugins: Plugins) -> None:
+        super().__init__(clock, plugins)
         self._run = run
 
     @property

@@ -20,6 +20,7 @@ from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import ToBytes
 from headrace.runtime.error_policy import ErrorPolicy, Failure
 from headrace.runtime.task_effects import Fail, ReportState, Wait
+from headrace.runtime.task_plugins import Plugins
 from headrace.testing.task_configs import (
     CONNECTOR_NAME,
     connector_class_of,
@@ -124,9 +125,9 @@ def run_source(
     """
     run = SourceRun(_stored=StoredOffsets(offsets))
     configs = task_configs(plugin, props, run._stored, framework_value(props, "tasks.max"))
-    for number, config in enumerate(configs):
+    for number in range(len(configs)):
         progress = _Progress(wanted=records, idle_s=idle_s, faults=list(faults))
-        while not _SourceTaskRun(plugin, props, config, number, run, progress).run_to_the_end():
+        while not _SourceTaskRun(plugin, props, configs, number, run, progress).run_to_the_end():
             gc.collect()  # frees the killed task, which has a reference cycle with its context, and its connections
     return run
 
@@ -164,7 +165,7 @@ class _SourceTaskRun:
         self,
         plugin: type[Any],
         props: Mapping[str, str],
-        config: dict[str, str],
+        configs: Sequence[dict[str, str]],
         number: int,
         run: SourceRun,
         progress: _Progress,
@@ -176,7 +177,7 @@ class _SourceTaskRun:
         self._is_acknowledgement_lost = False
         self._end_offsets: dict[str, int] = {}  # by topic
         self._task: SourceTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]
-        self._plugins = task_plugins(plugin, props, config, number)
+        self._plugins = task_plugins(plugin, props, configs, number)
         policy = ErrorPolicy.from_config({**props, "errors.log.enable": "false"})
         self._core = core.SourceTaskCore(
             f"{CONNECTOR_NAME}-{number}",
@@ -187,7 +188,7 @@ class _SourceTaskRun:
         self._chain = TransformChain(self._plugins.make_steps(), operator)
         self._converters = self._plugins.make_converters()
         self._to_bytes = ToBytes(self._converters, operator)
-        self._task.context = _SourceContext(self._clock, config, number, run._stored, run.skipped)
+        self._task.context = _SourceContext(self._clock, self._plugins, run._stored, run.skipped)
 
     def run_to_the_end(self) -> bool:
         """Run until the records are written and committed. Return False if a fault killed the task."""
@@ -332,18 +333,17 @@ class _SourceContext(VirtualContext):
     def __init__(
         self,
         clock: VirtualClock,
-        props: Mapping[str, str],
-        number: int,
+        plugins: Plugins,
         offsets: StoredOffsets,
         skipped: list[tuple[SourceRecord, Exception]],
     ) -> None:
-        super().__init__(clock, props, CONNECTOR_NAME, number)
+        super().__init__(clock, plugins)
         self.offsets = offsets
         self._skipped = skipped
 
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:
         core.polled_batches([record], "the source task")  # raises the error that a worker would raise
-        if not ErrorPolicy.from_config(self.props).tolerate:
+        if not self.tolerates_errors:
             raise ConnectError(f"a record was skipped, although errors.tolerance=none: {error}") from error
         self._skipped.append((record, error))
 
@@ -356,13 +356,13 @@ def stop_while_polling(plugin: type[Any], props: Mapping[str, str]) -> float:
     """
     offsets = StoredOffsets()
     task: SourceTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]
-    config = task_configs(plugin, props, offsets)[0]
-    context = _RealTimeContext(VirtualClock(LIMIT_S), config, 0, offsets, [])
+    plugins = task_plugins(plugin, props, task_configs(plugin, props, offsets))
+    context = _RealTimeContext(VirtualClock(LIMIT_S), plugins, offsets, [])
     task.context = context
     is_polling = threading.Event()
 
     def run() -> None:
-        task_plugins(plugin, props, config).start_task(task)
+        plugins.start_task(task)
         try:
             while not context.stopping.is_set():
                 has_records = core.polled_batches(task.poll(), type(task).display_class())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -72,16 +72,19 @@ def task_configs(
         connector.stop()
 
 
-def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[str, str], number: int = 0) -> Plugins:
+def task_plugins(
+    plugin: type[Any], props: Mapping[str, str], configs: Sequence[Mapping[str, str]], number: int = 0
+) -> Plugins:
     """Return the plug-ins of one task of the connector `plugin`, for example its transforms and converters.
 
-    `props` is the configuration of the connector, and `config` is that of its task `number`.
+    `props` is the configuration of the connector, and `configs` are those of its tasks.
     """
     connector = connector_class_of(plugin)
     spec = TaskSpec(
         connector=CONNECTOR_NAME,
         number=number,
-        config={**config, "task.class": class_path(connector.task_class)},
+        task_count=len(configs),
+        config={**configs[number], "task.class": class_path(connector.task_class)},
         connector_config={**props, "name": CONNECTOR_NAME},
         worker=WORKER_CONFIG,
     )

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.api.errors import ConnectError, RetriableError
+from headrace.runtime.error_policy import ErrorPolicy
+from headrace.runtime.task_plugins import Plugins
 from headrace.stores.offset_keys import check_types
 
 EQUAL_ERRORS_MAX = 100
@@ -72,10 +74,12 @@ class VirtualClock:
 class VirtualContext:
     """The base class of task contexts in memory: the methods that all kinds of tasks share."""
 
-    def __init__(self, clock: VirtualClock, props: Mapping[str, str], connector_name: str, task_number: int) -> None:
-        self.connector_name = connector_name
-        self.task_number = task_number
-        self.props = dict(props)
+    def __init__(self, clock: VirtualClock, plugins: Plugins) -> None:
+        self.connector_name = plugins.spec.connector
+        self.task_number = plugins.spec.number
+        self.task_count = plugins.spec.task_count
+        self.tolerates_errors = ErrorPolicy.from_config(plugins.connector_config).tolerate
+        self.props = dict(plugins.task_config)
         self._clock = clock
 
     def wait(self, seconds: float) -> bool:

@@ -274,6 +274,16 @@ def test_failed_connector_and_failed_task_are_started_again_when_the_configurati
     assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
 
 
+def test_all_tasks_are_restarted_with_the_new_number_of_tasks_if_only_this_number_changes() -> None:
+    worker = running_worker()
+    before = dict(worker.alive)
+    worker.carry_out(worker.core.task_configs_needed(worker.alive["c", None].instance))
+    worker.settle(task_count=3)
+    tasks = [worker.alive["c", number] for number in range(3)]
+    assert [task.task_count for task in tasks if isinstance(task, instance_effects.StartTask)] == [3, 3, 3]
+    assert all(before["c", number].instance != tasks[number].instance for number in range(2))
+
+
 def test_task_configs_are_stored_and_generated_again_if_reconfiguration_is_requested_during_their_generation() -> None:
     worker = running_worker()
     id_ = worker.alive["c", None].instance

@@ -20,6 +20,7 @@ from headrace.api import (
     RetriableError,
     Schema,
     SourceBatch,
+    SourceConnector,
     SourceRecord,
     SourceTask,
     Struct,
@@ -207,6 +208,31 @@ def test_run_source_with_several_tasks_reads_all_source_partitions() -> None:
     assert set(values(run.records)) == set(range(5))
     with pytest.raises(ValueError, match=r"source partitions: use SourceRun\.offsets"):
         assert run.offset
+
+
+class _SharingTask(SourceTask):
+    """Returns one record, which contains the number of the task, the number of tasks, and `tolerates_errors`."""
+
+    def poll(self) -> Sequence[SourceRecord]:
+        found = [self.context.task_number, self.context.task_count, self.context.tolerates_errors]
+        return [SourceRecord(topic="t", value=found)]
+
+
+class _SharingSource(SourceConnector):
+    """Its tasks have configurations that do not contain the keys of the framework."""
+
+    task_class = _SharingTask
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        return [{}] * max_tasks
+
+
+@pytest.mark.parametrize(("tolerance", "is_tolerant"), [({"errors.tolerance": " all "}, True), ({}, False)])
+def test_task_context_has_the_number_of_tasks_and_the_error_tolerance_of_the_connector(
+    tolerance: dict[str, str], is_tolerant: bool
+) -> None:
+    run = run_source(_SharingSource, {"tasks.max": "2", **tolerance}, records=1)
+    assert values(run.records) == [[0, 2, is_tolerant], [1, 2, is_tolerant]]
 
 
 NOT_JSON = [
