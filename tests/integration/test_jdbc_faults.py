@@ -54,7 +54,7 @@ def copy_during_restarts(
             database.fill(ROWS * restart + 1, ROWS * (restart + 1))
             wait_for(lambda n=ROWS * restart: database.count("copies") > n, "the sink copies new rows", 60)
             stop()
-            for text in ("Cannot write to", "will be retried"):
+            for text in ("Cannot write to", "the query failed"):
                 wait_for(lambda t=text, n=restart: connect.log().count(t) > n, f"the log contains {text}", 60)
             start()
             last = ROWS * (restart + 1)

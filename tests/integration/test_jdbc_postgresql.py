@@ -320,7 +320,7 @@ def test_no_row_is_lost_if_the_connection_closes_during_a_query(
     try:
         assert task.poll() is not None
         database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        with pytest.raises(RetriableError, match="the query failed and will be retried"):
+        with pytest.raises(RetriableError, match=r"the query failed: .*; retrying in 200 ms \(attempt 2\)"):
             poll_all(task)  # the task has requested some of the rows before the connection closed
         found: list[int] = []
         while (batch := task.poll()) is not None:
@@ -332,7 +332,8 @@ def test_no_row_is_lost_if_the_connection_closes_during_a_query(
 
 def test_connection_error_names_the_server_and_the_number_of_attempts(props: dict[str, str]) -> None:
     bad = {**props, "connection.url": "jdbc:postgresql://127.0.0.1:1/shop", "connection.attempts": "2", "mode": "bulk"}
-    with pytest.raises(ConnectError, match=r"cannot connect to jdbc:postgresql://127\.0\.0\.1:1/shop \(2 attempts\)"):
+    address = r"jdbc:postgresql://127\.0\.0\.1:1/shop"
+    with pytest.raises(ConnectError, match=rf"(?s)Cannot connect to {address}: .*; giving up after 2 attempts"):
         read_all(bad)
 
 

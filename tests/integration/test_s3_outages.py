@@ -27,7 +27,7 @@ pytestmark = [
 
 FLUSH_SIZE = 150
 PART_BYTES = 5_242_880
-RETRYING = "retrying the upload (consecutive failures: 1)"
+RETRYING = "ms (attempt 2)"
 
 
 class Store:
@@ -187,7 +187,7 @@ def test_s3_source_loses_and_repeats_no_record_if_the_store_is_restarted(tmp_pat
         for restart in range(3):
             store.stop()
             retries = restart + 1
-            wait_for_log(worker, "retrying the request (consecutive failures: 1)", retries)
+            wait_for_log(worker, RETRYING, retries)
             store.start()
             files.append(put_file(store, len(files)))
             wait_for_log(worker, f"The bucket s3://lake at {store.server.url} can be read again", retries)

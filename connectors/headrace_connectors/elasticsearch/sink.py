@@ -18,6 +18,7 @@ import msgspec
 
 from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigError, ConnectError, DataError, RecordErrors, RetriableError
+from headrace.api.retries import Retries
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
@@ -49,15 +50,15 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         self._runs: dict[TopicPartition, deque[PartitionRun]] = {}
         self._targets: dict[str, str] = {}
         self._with_mapping: set[str] = set()
-        self._failures = 0
         self._is_paused = False
 
     def start(self, config: ElasticsearchSinkConfig) -> None:
         """Create the client, and the writer with its threads."""
         from headrace_connectors.elasticsearch.client import Client  # imports the transport, which is slow
-        from headrace_connectors.elasticsearch.writer import BulkWriter
+        from headrace_connectors.elasticsearch.writer import BulkWriter, retry_policy
 
         self._config = config
+        self._retries = Retries(retry_policy(config))
         self._client = Client(config)
         self._writer = BulkWriter(
             self._client, config, config.is_upsert, self._decode, self._handle_malformed, self._report_existing
@@ -195,12 +196,10 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
             if target not in self._with_mapping and batch.values and any(each is not None for each in batch.values):
                 self._create_mapping(target, batch)
         except TemporaryError as error:
-            self._failures += 1
-            if self._failures > self._config.max_retries:
-                raise ConnectError(f"{error}; giving up after {self._failures} attempts (max.retries)") from error
-            self.context.timeout(self._config.retry_backoff_ms << min(self._failures, 20))
-            raise RetriableError(f"{error}; attempt {self._failures} of {self._config.max_retries + 1}") from error
-        self._failures = 0
+            retry = self._retries.failed(error)
+            self.context.timeout(retry.pause_ms)
+            raise RetriableError(retry.text) from error
+        self._retries.succeeded()
         return target
 
     def _create_target(self, topic: str) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.api.errors import ConnectError
+from headrace.api.retries import RetryPolicy
 from headrace.api.task import TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace_connectors.elasticsearch.client import Client, TemporaryError, TooLargeError
@@ -69,6 +70,13 @@ OnRejected = Callable[[Operation, ConnectError], None]
 """Handles a record that the server rejected. Raises ConnectError to fail the task. Called from several threads."""
 
 
+def retry_policy(config: ElasticsearchSinkConfig) -> RetryPolicy:
+    """Return the policy for temporary errors of the server, with a random pause before each retry."""
+    return RetryPolicy(
+        lambda attempt: backoff_ms(config.retry_backoff_ms, attempt, random.uniform), config.max_retries, "max.retries"
+    )
+
+
 class BulkWriter:
     """Queues operations, and sends them from several threads. Only the task's thread calls the public methods."""
 
@@ -95,6 +103,7 @@ class BulkWriter:
         self._decode = decode
         self._on_malformed = on_malformed
         self._on_existing = on_existing
+        self._retry_policy = retry_policy(config)
         self._changed = threading.Condition()
         self._pending: deque[Operation] = deque()
         self._pending_bytes = 0
@@ -364,12 +373,7 @@ class BulkWriter:
 
     def _pause(self, attempt: int, problem: str) -> None:
         """Log `problem` and wait before the next attempt. After `max.retries` retries, raises ConnectError instead."""
-        config = self._config
-        if attempt > config.max_retries:
-            raise ConnectError(f"{problem}; giving up after {attempt} attempts (max.retries)")
-        pause_ms = backoff_ms(config.retry_backoff_ms, attempt, random.uniform)
-        logger.warning(
-            "%s; retrying in %d ms (attempt %d of %d)", problem, pause_ms, attempt + 1, config.max_retries + 1
-        )
+        retry = self._retry_policy.after(attempt, problem)
+        retry.log(logger)
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopped, pause_ms / 1000)
+            self._changed.wait_for(lambda: self._is_stopped, retry.pause_s)

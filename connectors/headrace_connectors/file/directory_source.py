@@ -20,6 +20,7 @@ from typing import Any
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import ExactlyOnceSupport, SourceConnector
 from headrace.api.errors import ConnectError, DataError
+from headrace.api.retries import Retries, RetryPolicy
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.columns import Values
@@ -121,7 +122,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self._failure: ConnectError | None = None
         self._is_directory_missing = False
         self._warned_directories: set[str] = set()
-        self._failures = 0
+        self._retries = Retries(RetryPolicy(1000, logged_every=60))
 
     def start(self, config: DirectorySourceConfig) -> None:
         """Prepare the search of the directory, which the first poll starts."""
@@ -148,7 +149,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         assert reading is not None
         try:
             batch = self._read(reading)
-            self._failures = 0
+            self._retries.succeeded()
             return batch
         except TemporaryFileError as error:
             self._retry(reading, str(error))
@@ -367,16 +368,12 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
 
     def _retry(self, reading: _Reading, reason: str) -> None:
         """Log `reason`, close the file and wait. The next poll reopens the file and continues at the next record."""
-        self._failures += 1
-        if self._failures == 1 or self._failures % 60 == 0:
-            path = self._path(reading)
-            logger.warning(
-                "File %s cannot be read, retrying (consecutive failures: %d): %s", path, self._failures, reason
-            )
+        retry = self._retries.failed(f"File {self._path(reading)} cannot be read: {reason}")
+        retry.log(logger)
         self._close()
         offset = self._start if reading.reader is None else reading.offset(is_complete=False)
         self._found.appendleft(FoundFile(None, reading.name, reading.state, offset))
-        self.context.wait(_IDLE_S)
+        self.context.wait(retry.pause_s)
 
     def _warn_of_directory(self, name: str, error: OSError) -> None:
         if name not in self._warned_directories and len(self._warned_directories) < _WARNED_DIRECTORIES_MAX:

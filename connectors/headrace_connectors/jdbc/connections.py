@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, cast
 from headrace.api.config import Config, ConfigType, Password, config_def
 from headrace.api.config_def import nearest
 from headrace.api.errors import ConfigError
+from headrace.api.retries import Retries, RetryPolicy
 from headrace_connectors.jdbc.url import JdbcUrl, parse, redact_passwords
 
 CREDENTIALS_PROVIDER_DOC = (
@@ -26,8 +27,15 @@ class ConnectionConfig(Protocol):
     dialect_name: str
     connection_user: str | None
     connection_password: Password | None
+    connection_attempts: int
+    connection_backoff_ms: int
 
     def originals_with_prefix(self, prefix: str) -> Mapping[str, str]: ...
+
+
+def connection_retries(config: ConnectionConfig) -> Retries:
+    """Return the retries of the attempts to connect to the database."""
+    return Retries(RetryPolicy(config.connection_backoff_ms, config.connection_attempts - 1, "connection.attempts"))
 
 
 def check_credentials_provider(name: str) -> None:

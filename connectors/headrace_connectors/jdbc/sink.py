@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigError, ConnectError, RecordErrors, RetriableError
+from headrace.api.retries import Retries, RetryPolicy
 from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.jdbc import url
-from headrace_connectors.jdbc.connections import connection_error, extra_for
+from headrace_connectors.jdbc.connections import connection_error, connection_retries, extra_for
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
 
     def __init__(self) -> None:
         self._connection: Any = None
-        self._failures = 0
         self._uses_savepoints = False  # the database rejected records of the last put
 
     def start(self, config: JdbcSinkConfig) -> None:
@@ -48,16 +48,17 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
         self._database = _database(config)
         self._builder = RunBuilder(self.context.connector_name, config)
         self._tables = TableCache(self._database, config)
-        for attempt in range(config.connection_attempts):
-            try:
-                self._connection = self._database.connect()
-                return
-            except self._database.driver_error as error:
-                problem = f"Cannot connect to {self._database.address}: {self._database.error_text(error)}"
-                if attempt + 1 == config.connection_attempts or not self._database.is_transient(error):
-                    raise ConnectError(problem) from error
-                logger.warning("%s; retrying in %d ms", problem, config.connection_backoff_ms)
-            self.context.wait(config.connection_backoff_ms / 1000)
+        self._retries = Retries(RetryPolicy(config.retry_backoff_ms, config.max_retries, "max.retries"))
+        self._connection = connection_retries(config).call(
+            self._database.connect, self._database.driver_error, self._connection_problem, self.context.wait, logger
+        )
+
+    def _connection_problem(self, error: Exception) -> str:
+        """Describe an error that may be temporary. Raises ConnectError for any other error."""
+        problem = f"Cannot connect to {self._database.address}: {self._database.error_text(error)}"
+        if not self._database.is_transient(error):
+            raise ConnectError(problem) from error
+        return problem
 
     def put(self, records: SinkRecords) -> None:
         """Write all records. Raises RetriableError after an error that may be temporary."""
@@ -70,7 +71,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
             errors |= self._write(runs, records)
         except self._database.driver_error as error:
             self._handle(error)
-        self._failures = 0
+        self._retries.succeeded()
         if errors:
             raise RecordErrors(errors)
 
@@ -110,11 +111,9 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
         if not self._database.is_transient(error):
             raise ConnectError(problem) from error
         self._disconnect()
-        self._failures += 1
-        if self._failures > self._config.max_retries:
-            raise ConnectError(f"{problem}; giving up after {self._failures} attempts (max.retries)") from error
-        self.context.timeout(self._config.retry_backoff_ms)
-        raise RetriableError(f"{problem}; attempt {self._failures} of {self._config.max_retries + 1}") from error
+        retry = self._retries.failed(problem, error)
+        self.context.timeout(retry.pause_ms)
+        raise RetriableError(retry.text) from error
 
     def _roll_back(self) -> None:
         try:

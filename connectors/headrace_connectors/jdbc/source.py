@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RetriableError
+from headrace.api.retries import Retries
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.altered_offsets import validate_source_offset
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
-from headrace_connectors.jdbc.connections import extra_for
+from headrace_connectors.jdbc.connections import connection_retries, extra_for
 from headrace_connectors.jdbc.initial_load import (
     InitialLoad,
     distribute,
@@ -46,7 +47,7 @@ from headrace_connectors.jdbc.tables import (
     some_names,
     unsupported_reason,
 )
-from headrace_connectors.jdbc.unavailable import UnavailableError, UnavailableTables, backoff_s
+from headrace_connectors.jdbc.unavailable import UnavailableError, UnavailableTables, query_retries
 
 if TYPE_CHECKING:
     from headrace_connectors.jdbc.dialects import Dialect
@@ -73,7 +74,6 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         self._connection: Any = None
         self._readers: list[TableReader] = []
         self._current_table = ""  # the table for error messages, empty for a custom query
-        self._failures = 0
 
     def start(self, config: JdbcSourceTaskConfig) -> None:
         from headrace_connectors.jdbc.reader import TableOrQuery
@@ -94,7 +94,8 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
             sources = [TableOrQuery("", config.topic_prefix, dict(QUERY_PARTITION))]
         self._readers = [self._reader(source) for source in sources]
         self._next_query_at = {id(reader): 0.0 for reader in self._readers}
-        self._unavailable = UnavailableTables(config.query_retry_attempts)
+        policy = query_retries(config.query_retry_attempts)
+        self._retries, self._unavailable = Retries(policy), UnavailableTables(policy)
 
     def _reader(self, source: TableOrQuery) -> TableReader:
         from headrace_connectors.jdbc.reader import TableReader
@@ -167,7 +168,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
                 raise ConnectError(f"{self._query_failed()}: {self._dialect.error_text(error)}") from error
             self._disconnect(error)
             return None
-        self._failures = 0
+        self._retries.succeeded()
         return batch
 
     def _next_batch(self) -> SourceBatch | None:
@@ -206,12 +207,9 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         for reader in self._readers:
             reader.close_statement()
         self._close_connection()
-        self._failures += 1
-        retries = self._config.query_retry_attempts
-        if retries >= 0 and self._failures > retries:
-            raise ConnectError(f"{self._query_failed()} {self._failures} times in a row: {error}") from error
-        self.context.wait(backoff_s(self._failures))
-        raise RetriableError(f"{self._query_failed()} and will be retried: {error}") from error
+        retry = self._retries.failed(f"{self._query_failed()}: {error}", error)
+        self.context.wait(retry.pause_s)
+        raise RetriableError(retry.text) from error
 
     def _query_failed(self) -> str:
         """Return the start of an error message about a failed query."""
@@ -415,22 +413,11 @@ def _with_retries(
 
     Raises ConnectError if the last attempt fails or the connector is stopped.
     """
-    for attempt in range(1, config.connection_attempts + 1):
-        try:
-            return action()
-        except (dialect.driver_error, OSError) as error:
-            if attempt == config.connection_attempts:
-                raise ConnectError(
-                    f"cannot connect to {url.redact_passwords(config.connection_url)} ({attempt} attempts): {error}"
-                ) from error
-            logger.warning(
-                "Cannot connect to %s (attempt %d of %d), retrying in %d ms: %s",
-                url.redact_passwords(config.connection_url),
-                attempt,
-                config.connection_attempts,
-                config.connection_backoff_ms,
-                error,
-            )
-            if not wait(config.connection_backoff_ms / 1000):
-                raise ConnectError("the connector is being stopped") from error
-    raise AssertionError("unreachable code: connection.attempts is at least 1")
+    address = url.redact_passwords(config.connection_url)
+    return connection_retries(config).call(
+        action,
+        (dialect.driver_error, OSError),
+        lambda error: f"Cannot connect to {address}: {error}",
+        wait,
+        logger,
+    )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from headrace.api.config_def import ConfigValue, to_text
 from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
+from headrace.api.retries import Retries, RetryPolicy
 from headrace.api.task import SelfReadingSinkTask
 from headrace_connectors.lakehouse.config import (
     LakehouseSinkConfig,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from headrace_connectors.lakehouse.query import LoadQuery
     from headrace_connectors.lakehouse.session import SparkProcess
 
-_RETRY_S = 1.0
+_RETRY_MS = 1000
 _PROBE_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
         self._changed = threading.Event()  # `stop`, `pause` and `resume` set this event
         self._paused = False
         self._spark: SparkProcess | None = None
+        self._retries = Retries(RetryPolicy(_RETRY_MS, logged_every=10))
 
     def start(self, config: LakehouseSinkConfig) -> None:
         """Validate the effective value converter, and check that the directories are writable.
@@ -117,10 +119,12 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
             start_offset = query.find_start_offset()
             generation = _new_generation(checkpoints)
             query.start(spark.session or spark.start(self._stopping.is_set), start_offset, checkpoints, generation)
+            self._retries.succeeded()
             query.await_end(self._changed)
         except SourceUnavailableError as error:
-            _log.warning("%s, retrying in %.0f s", error, _RETRY_S)
-            self._changed.wait(_RETRY_S)
+            retry = self._retries.failed(error)
+            retry.log(_log)
+            self._changed.wait(retry.pause_s)
         except ConnectError:
             raise
         except Exception as error:  # py4j and Spark raise exceptions without a common base class

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from headrace.api.config import Config, Importance, Password, key
 from headrace.api.errors import ConfigError
+from headrace.api.retries import Retries, RetryPolicy
 
 _S3, _COMPAT = "S3", "Accepted for compatibility"
 _ASSUME_ROLE = "AwsAssumeRoleCredentialsProvider"
@@ -125,6 +126,10 @@ class S3ConnectionConfig(Config):
         if self.credentials_provider.rsplit(".", 1)[-1] != _ASSUME_ROLE:
             return None
         return self.originals_with_prefix(_PROVIDER_PREFIX)
+
+    def retries(self) -> Retries:
+        """Return the unlimited retries after temporary failures of the store."""
+        return Retries(RetryPolicy(self.retry_backoff_ms, logged_every=10))
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:

@@ -49,7 +49,6 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._partitions: dict[TopicPartition, PartitionFiles] = {}
         self._uploads: UploadQueue[DirectoryFiles] = UploadQueue(_UPLOAD_THREADS)
         self._retry_at_ms = 0
-        self._failures = 0
         self._error: ConnectError | None = None
         """A fatal error that `pre_commit` has found."""
 
@@ -58,6 +57,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         from headrace_connectors.s3.uploads import SinkBucket  # imports boto3, which is slow
 
         self._config = config
+        self._retries = config.retries()
         self._bucket = SinkBucket(config)
         self._partitioner = partitioner_for(config)
         self._timestamps = timestamps_of(config)
@@ -287,20 +287,18 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             while True:
                 self._take_results()
                 self._start_uploads()
-                must_wait = self._is_behind() or self._failures or (until_done and self._has_completed())
+                must_wait = self._is_behind() or self._retries.are_pending or (until_done and self._has_completed())
                 if not self._uploads or not must_wait:
                     break
                 self._uploads.wait_for_next()
         except TemporaryError as error:
-            self._failures += 1
-            self._retry_at_ms = int(now_ms) + self._config.retry_backoff_ms
-            if self._failures == 1 or self._failures % 10 == 0:
-                logger.warning("%s; retrying the upload (consecutive failures: %d)", error, self._failures)
+            retry = self._retries.failed(error)
+            retry.log(logger)
+            self._retry_at_ms = int(now_ms) + retry.pause_ms
             self.context.pause(*self._partitions)
             return
-        if self._failures and not self._uploads:
+        if not self._uploads and self._retries.succeeded():
             logger.info("The bucket %s accepts files again", self._bucket.address)
-            self._failures = 0
             self.context.resume(*self._partitions)
 
     def _has_completed(self) -> bool:

@@ -57,12 +57,12 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         self._done = 0
         """The number of records of `_found` that were read."""
         self._search_at_s = 0.0
-        self._failures = 0
 
     def start(self, config: S3SourceConfig) -> None:
         """Create the client, and read the stored offsets."""
         from headrace_connectors.s3.bucket import Bucket  # imports boto3, which is slow
 
+        self._retries = config.retries()
         self._bucket: Bucket = Bucket(config)
         share = (self.context.task_number, self.context.task_count)
         self._finder = self._file_finder(config, share) if config.is_generic else self._backup_finder(config, share)
@@ -83,9 +83,8 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             return self._skip_rest()
         except DataError as error:
             return self._handle(error)
-        if self._failures:
+        if self._retries.succeeded():
             logger.info("The bucket %s can be read again", self._bucket.address)
-            self._failures = 0
         return batch
 
     def stop(self) -> None:
@@ -259,10 +258,9 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
     def _retry(self, error: Exception) -> None:
         """Close the object and wait, so that the next `poll` reads the object again from the next record."""
         self._close()
-        self._failures += 1
-        if self._failures == 1 or self._failures % 10 == 0:
-            logger.warning("%s; retrying the request (consecutive failures: %d)", error, self._failures)
-        self.context.wait(self.config.retry_backoff_ms / 1000)
+        retry = self._retries.failed(error)
+        retry.log(logger)
+        self.context.wait(retry.pause_s)
 
     def _handle(self, error: DataError) -> SourceBatch:
         """Skip the rest of the object if behavior.on.error allows it. Otherwise, raise ConnectError."""

@@ -54,6 +54,7 @@ from headrace.api.errors import (
 from headrace.api.functions import Wait, predicate, sink, source, transform, wait
 from headrace.api.plugin import Plugin
 from headrace.api.predicate import Predicate
+from headrace.api.retries import Retries, Retry, RetryPolicy
 from headrace.api.task import (
     ErrantRecord,
     ErrantRecordReporter,
@@ -149,6 +150,9 @@ __all__ = [
     "RecordErrors",
     "RecordMetadata",
     "RetriableError",
+    "Retries",
+    "Retry",
+    "RetryPolicy",
     "Schema",
     "SchemaAndValue",
     "SchemaRun",

@@ -21,11 +21,14 @@ class RepeatedRetriableError(ConnectError):
 
 
 class RetryLimit:
-    """Counts the equal RetriableErrors that one method of a task raises in a row."""
+    """Counts the equal RetriableErrors that one method of a task raises in a row.
+
+    The pause and the attempt in the text of a `headrace.api.Retry` are not compared.
+    """
 
     def __init__(self, method: str) -> None:
         self._method = method
-        self._text = ""
+        self._problem = ""
         self._count = 0
 
     def succeeded(self) -> None:
@@ -37,8 +40,9 @@ class RetryLimit:
         if not isinstance(error, RetriableError):
             return
         text = str(error)
-        self._count = self._count + 1 if text == self._text else 1
-        self._text = text
+        problem = text.partition("; retrying in ")[0]  # without the pause and the attempt in the text of a Retry
+        self._count = self._count + 1 if problem == self._problem else 1
+        self._problem = problem
         if self._count >= EQUAL_ERRORS_MAX:
             raise RepeatedRetriableError(
                 f"{self._method} of the task raised the same RetriableError {self._count} times in a row: {text}"

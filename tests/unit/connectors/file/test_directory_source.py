@@ -402,7 +402,7 @@ def test_read_continues_with_the_next_record_after_temporary_file_system_errors(
     monkeypatch.setattr(record_lines.RecordLines, "_read_block", read_block)
     (tmp_path / "a").write_text("".join(f"{number}\n" for number in range(20)))
     assert [int(value) for value in values(read(tmp_path, errors_tolerance="all"))] == list(range(20))
-    assert "cannot be read, retrying (consecutive failures: 1): [Errno 5]" in caplog.text
+    assert "cannot be read: [Errno 5]" in caplog.text
 
 
 def test_task_fails_if_a_finished_file_cannot_be_removed(

@@ -679,14 +679,14 @@ def test_query_that_failed_thousands_of_times_is_still_retried(
     task.context = Context(Offsets())  # type: ignore[assignment]
     task.poll_block_s = 0.0
     task.start(JdbcSourceTaskConfig.parse(_props(database, mode="bulk", tables="orders")))
-    task._failures = 5000
+    task._retries._failures = 5000
     database.execute("BEGIN EXCLUSIVE")
     try:
         with pytest.raises(RetriableError, match="locked"):
             task.poll()
         database.execute("COMMIT")
         assert task.poll() is not None
-        assert task._failures == 0
+        assert not task._retries.are_pending
     finally:
         task.stop()
 
@@ -694,7 +694,7 @@ def test_query_that_failed_thousands_of_times_is_still_retried(
 def test_error_for_a_file_that_is_not_a_database_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database file " * 150)
-    with pytest.raises(ConnectError, match=r"cannot connect to jdbc:sqlite:.*notes\.txt"):
+    with pytest.raises(ConnectError, match=r"Cannot connect to jdbc:sqlite:.*notes\.txt"):
         read_all({"connection.url": f"jdbc:sqlite:{path}", "mode": "bulk"})
 
 

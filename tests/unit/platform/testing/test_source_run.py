@@ -18,6 +18,7 @@ from headrace.api import (
     DataError,
     RecordMetadata,
     RetriableError,
+    RetryPolicy,
     Schema,
     SourceBatch,
     SourceConnector,
@@ -382,9 +383,11 @@ def test_run_source_fails_with_the_text_of_a_retriable_error_that_poll_raised_10
         def poll(self) -> None:
             nonlocal polls
             polls += 1
-            raise RetriableError("locked")
+            raise RetriableError(RetryPolicy(polls).after(polls, "locked").text)
 
-    with pytest.raises(RepeatedRetriableError, match=r"poll .* 100 times in a row: locked$"):
+    with pytest.raises(
+        RepeatedRetriableError, match=r"poll .* 100 times in a row: locked; retrying in 100 ms \(attempt 101\)$"
+    ):
         run_source(LockedTask, {}, records=1)
     assert polls == 100
 
