@@ -19,9 +19,9 @@ import pytest
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import Field
 from headrace_connectors.jdbc import reader
-from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig, JdbcSourceTaskConfig
 from support import mariadb, postgres
 from support.jdbc import Context, Offsets, rows
 from support.worker import wait_for

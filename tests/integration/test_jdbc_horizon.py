@@ -10,8 +10,8 @@ import pytest
 
 from headrace.api.config import config_def
 from headrace.api.errors import ConfigErrors, ConnectError
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from support import postgres
 from support.jdbc import Offsets, read_all, rows
 from support.late_commits import ids_read

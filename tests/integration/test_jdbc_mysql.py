@@ -14,9 +14,9 @@ import pytest
 
 from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.mysql import MysqlDialect
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig, JdbcSourceTaskConfig
 from support import mariadb
 from support.jdbc import Context, Offsets, read_all, rows
 from support.late_commits import ids_read

@@ -14,9 +14,9 @@ import pytest
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError, RetriableError
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig, JdbcSourceTaskConfig
 from support import postgres
 from support.jdbc import Context, Offsets, read_all, rows
 from support.ports import free_port

@@ -18,10 +18,10 @@ from headrace.data.columns import CheckedRows
 from headrace.data.schema import Type
 from headrace.testing import run_source
 from headrace_connectors.jdbc import postgresql_rows
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.postgresql_rows import ServerSideRows
 from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.url import parse
 from support import postgres

@@ -13,8 +13,8 @@ import pytest
 
 from headrace.api.errors import ConfigError
 from headrace.data.batch import SourceBatch
-from headrace_connectors.jdbc.config import JdbcSourceTaskConfig
 from headrace_connectors.jdbc.source import JdbcSourceTask
+from headrace_connectors.jdbc.source_config import JdbcSourceTaskConfig
 from support import mariadb, postgres
 from support.jdbc import Context, Offsets, read_all, rows
 

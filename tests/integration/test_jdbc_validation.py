@@ -12,8 +12,8 @@ import pymysql
 import pytest
 
 from headrace.api.config import config_def
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from support import mariadb, postgres
 from support.ports import free_port
 

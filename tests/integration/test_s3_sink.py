@@ -35,8 +35,8 @@ from headrace.data.struct import Struct
 from headrace.testing import Restart, run_sink
 from headrace.testing.conformance import SinkConformance
 from headrace_connectors.s3.bucket import TemporaryError, UploadLostError
-from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.sink import S3SinkConnector, S3SinkTask
+from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.spool import SpoolReader
 from headrace_connectors.s3.uploads import SinkBucket
 from support import s3

@@ -29,9 +29,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueFormat
 from headrace_connectors.lakehouse.query import LoadQuery
 from headrace_connectors.lakehouse.session import SparkProcess
+from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig, ValueFormat
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace_connectors.file import record_lines
-from headrace_connectors.file.directory_config import DirectorySourceConfig
+from headrace_connectors.file.directory_source_config import DirectorySourceConfig
 from headrace_connectors.file.file_formats import BadRecordError, RecordReader, text_reader
 from headrace_connectors.file.record_lines import RecordLines
 from support.examples import examples

@@ -12,8 +12,8 @@ from typing import Any, cast
 from headrace.data.batch import SinkBatch, from_records
 from headrace.data.records import SinkRecord
 from headrace.data.sink_records import SinkRecords
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector, ElasticsearchSinkTask
+from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 from support import validation
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from headrace.data.batch import SourceBatch
 from headrace.data.struct import from_rows
-from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig, JdbcSourceTaskConfig
 
 _CHECKED_ROWS = 1000
 

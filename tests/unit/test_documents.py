@@ -25,7 +25,9 @@ _PATH = re.compile(r"`([a-z_./]+(?:\.(?:py|md|properties|toml)|/))`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 _TEST = re.compile(r"`(test_[a-z_]+\.py)::(test_\w+)`")
 _INVARIANT = re.compile(r"^\| (R\d+) \|", re.MULTILINE)
-_PLACEHOLDERS = ("connectors/<system>/", "source.py", "sink.py", "config.py", "utils.py", "platform/")
+_PLACEHOLDERS = (
+    "connectors/<system>/", "source.py", "source_config.py", "sink.py", "sink_config.py", "utils.py", "platform/",
+)  # fmt: skip
 
 
 def files() -> list[str]:

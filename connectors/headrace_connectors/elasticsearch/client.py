@@ -22,9 +22,9 @@ from elastic_transport import (
 )
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.http_node import HttpNode, Proxy, node_config
 from headrace_connectors.elasticsearch.responses import TEMPORARY_STATUSES
+from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.tls import tls_context
 
 # Its warnings repeat what the sink logs about a failed request, or report that a server responds again.

@@ -24,8 +24,8 @@ from headrace.data.logical import DATE_NAME, MILLIS_PER_DAY
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct
 from headrace_connectors.common.null_replacement import replaces_null_with_default
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.rejected_fields import type_name
+from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _encode = msgspec.json.encode

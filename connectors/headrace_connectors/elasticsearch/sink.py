@@ -24,10 +24,10 @@ from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.null_replacement import replaces_null_with_default
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.documents import encode_batch
 from headrace_connectors.elasticsearch.mappings import mapping_of
 from headrace_connectors.elasticsearch.names import data_stream_name, index_name
+from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 
 if TYPE_CHECKING:
     from headrace_connectors.elasticsearch.writer import BulkWriter, Operation, PartitionRun

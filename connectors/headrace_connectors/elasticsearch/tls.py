@@ -7,7 +7,7 @@ import ssl
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.api.tls import TlsConfigError, TlsSettings, client_context
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 
 
 class UnusableTlsSettingError(ConnectError):

@@ -22,7 +22,6 @@ from headrace.api.retries import RetryPolicy
 from headrace.api.task import TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace_connectors.elasticsearch.client import Client, TemporaryError, TooLargeError
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.rejected_fields import describe
 from headrace_connectors.elasticsearch.responses import (
     Outcome,
@@ -31,6 +30,7 @@ from headrace_connectors.elasticsearch.responses import (
     indexes_to_retry,
     outcomes_of,
 )
+from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ from headrace.data.columns import Values
 from headrace.data.headers import Headers
 from headrace.data.records import SourceRecord
 from headrace.data.schema import STRING_SCHEMA
-from headrace_connectors.file.directory_config import DirectorySourceConfig
 from headrace_connectors.file.directory_search import (
     DirectorySearch,
     FileSelection,
@@ -36,6 +35,7 @@ from headrace_connectors.file.directory_search import (
     partition_of,
     printable,
 )
+from headrace_connectors.file.directory_source_config import DirectorySourceConfig
 from headrace_connectors.file.file_formats import BadRecordError, ParquetReader, RecordReader, text_reader
 from headrace_connectors.file.finished_files import FinishedFiles, check_directory
 from headrace_connectors.file.record_lines import FileError, RecordLines, TemporaryFileError

@@ -19,7 +19,7 @@ from headrace.api.errors import DataError
 from headrace.data.columns import Lines, Values
 from headrace.data.schema import STRING_SCHEMA, Schema, struct
 from headrace_connectors.file.csv_columns import Column, parse_columns, text_columns, with_nulls
-from headrace_connectors.file.directory_config import DirectorySourceConfig, character
+from headrace_connectors.file.directory_source_config import DirectorySourceConfig, character
 from headrace_connectors.file.record_lines import FileError, LineTooLongError, RecordLines, TemporaryFileError
 
 csv.field_size_limit(sys.maxsize)  # record.max.bytes limits the size of a record

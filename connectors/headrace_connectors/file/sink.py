@@ -14,7 +14,7 @@ from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.lines import java_lines
 from headrace.data.sink_records import SinkRecords
-from headrace_connectors.file.config import FileStreamSinkConfig
+from headrace_connectors.file.sink_config import FileStreamSinkConfig
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.columns import Values
 from headrace.data.schema import STRING_SCHEMA
-from headrace_connectors.file.config import FileStreamSourceConfig
 from headrace_connectors.file.lines import LineSplitter
+from headrace_connectors.file.source_config import FileStreamSourceConfig
 
 log = logging.getLogger(__name__)
 

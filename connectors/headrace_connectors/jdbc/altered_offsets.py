@@ -11,9 +11,9 @@ from typing import Any
 
 from headrace.api.errors import ConnectError
 from headrace.data.schema import INT_RANGES, Type
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.initial_load import OFFSET_FIELD, InitialLoad
 from headrace_connectors.jdbc.offsets import QUERY_PARTITION, TimestampIncrementingOffset
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 
 _INTEGER_FIELDS = ("incrementing", "timestamp", "timestamp_nanos")
 _NANOS_PER_SECOND = 1_000_000_000

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import connection_error, invalid_value
 from headrace_connectors.jdbc.dialects import Connection, Dialect
 from headrace_connectors.jdbc.names import matches
 from headrace_connectors.jdbc.offset_columns import OffsetColumns, find_offset_columns
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import select
 from headrace_connectors.jdbc.tables import missing_table_message, names_of_types, unsupported_reason
 from headrace_connectors.jdbc.types import JdbcColumn

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Dialect
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.url import JdbcUrl
 
 

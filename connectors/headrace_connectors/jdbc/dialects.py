@@ -25,9 +25,9 @@ from sqlalchemy.pool import NullPool
 from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.schema import STRING_SCHEMA
 from headrace_connectors.common.time_zones import time_zone, to_utc
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import is_plain, qualified_name, split_name
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import OffsetExpressions, Statement, TimestampExpression, coalesce
 from headrace_connectors.jdbc.tables import Table, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema, chain, from_instant

@@ -27,10 +27,10 @@ from sqlalchemy.engine.reflection import Inspector
 from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import credentials
 from headrace_connectors.jdbc.dialects import Connection, Description, Dialect, ResultSet, engine_for
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name, split_name
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
 from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer_of

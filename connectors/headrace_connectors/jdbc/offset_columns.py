@@ -13,7 +13,7 @@ from headrace.api.config_def import nearest
 from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.data.logical import DECIMAL_NAME, scale_of
 from headrace.data.schema import INT_RANGES, Schema
-from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.types import JdbcColumn
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -58,7 +58,6 @@ from sqlalchemy.types import (
 from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import ConnectionConfig, credentials
 from headrace_connectors.jdbc.dialects import (
     Connection,
@@ -73,6 +72,7 @@ from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name
 from headrace_connectors.jdbc.postgresql_properties import libpq_options
 from headrace_connectors.jdbc.postgresql_rows import ServerSideRows
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
 from headrace_connectors.jdbc.types import (

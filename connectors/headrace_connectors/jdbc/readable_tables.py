@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.database_validation import TIME_LIMIT_S, column_errors
 from headrace_connectors.jdbc.dialects import Connection, Dialect
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.tables import check_topics_unambiguous
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from headrace.data.batch import SourceBatch
 from headrace.data.columns import CheckedRows, Values
 from headrace.data.records import SourceRecord
 from headrace.data.schema import Schema, struct
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import (
     ColumnsChangedError,
     Connection,
@@ -32,6 +31,7 @@ from headrace_connectors.jdbc.names import table_of
 from headrace_connectors.jdbc.offset_columns import OffsetColumns, find_offset_columns
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.rows import Row, RowConverter
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import LastId, select
 from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, to_integer
 from headrace_connectors.jdbc.unavailable import UnavailableError

@@ -22,7 +22,6 @@ from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.altered_offsets import validate_source_offset
-from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.connections import connection_retries, extra_for
 from headrace_connectors.jdbc.initial_load import (
     InitialLoad,
@@ -38,6 +37,7 @@ from headrace_connectors.jdbc.offsets import (
     legacy_partitions,
     table_partition,
 )
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.tables import (
     check_topics_unambiguous,
     group_tables,

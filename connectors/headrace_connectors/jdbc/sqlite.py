@@ -26,7 +26,6 @@ from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
 from headrace_connectors.common.time_zones import to_utc
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import (
     Connection,
     Description,
@@ -37,6 +36,7 @@ from headrace_connectors.jdbc.dialects import (
     engine_for,
 )
 from headrace_connectors.jdbc.names import split_name
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.sqlite_json import JsonRows, row_type
 from headrace_connectors.jdbc.statements import Statement, TimestampExpression, coalesce
 from headrace_connectors.jdbc.types import (

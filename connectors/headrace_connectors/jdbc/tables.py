@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.names import java_pattern, matches, table_of, unquoted
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 

@@ -20,13 +20,13 @@ from headrace.api.errors import ConnectError
 from headrace.api.task import SelfReadingSinkTaskContext
 from headrace_connectors.lakehouse.bad_records import BadRecordError, BadRecordHandler
 from headrace_connectors.lakehouse.client_config import librdkafka_config
-from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueFormat
 from headrace_connectors.lakehouse.error_messages import disk_full_error, is_disk_full
 from headrace_connectors.lakehouse.first_records import first_payloads
 from headrace_connectors.lakehouse.kafka_source import FORMAT, SPEC_OPTION, KafkaSource
 from headrace_connectors.lakehouse.layouts import RecordLayouts
 from headrace_connectors.lakehouse.loader import BatchLoader, MicroBatch
 from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, parse_source_offset, ranges_between
+from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig, ValueFormat
 from headrace_connectors.lakehouse.spec import ERROR_PREFIX, UNAVAILABLE_PREFIX, SourceSpec, SourceUnavailableError
 from headrace_connectors.lakehouse.tables import Tables
 from headrace_connectors.lakehouse.topics import Topics

@@ -21,13 +21,13 @@ from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.retries import Retries, RetryPolicy
 from headrace.api.task import SelfReadingSinkTask
-from headrace_connectors.lakehouse.config import (
+from headrace_connectors.lakehouse.error_messages import disk_full_error, is_disk_full, jvm_exit_error
+from headrace_connectors.lakehouse.sink_config import (
     LakehouseSinkConfig,
     ValueFormat,
     check,
     check_value_format,
 )
-from headrace_connectors.lakehouse.error_messages import disk_full_error, is_disk_full, jvm_exit_error
 
 if TYPE_CHECKING:
     from headrace_connectors.lakehouse.query import LoadQuery

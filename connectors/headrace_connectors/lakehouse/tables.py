@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.config import TOPIC_VARIABLE
 from headrace_connectors.lakehouse.error_messages import table_error
 from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, Range, TopicPartition
+from headrace_connectors.lakehouse.sink_config import TOPIC_VARIABLE
 from headrace_connectors.lakehouse.writers.base import BatchIdentity, TableWriter
 
 

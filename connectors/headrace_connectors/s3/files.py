@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from headrace.api.errors import RecordErrors
 from headrace.data.schema import Schema
-from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.schema_compatibility import ValueProjector
+from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.stored_records import ObjectRange, StoredRecords, checksum
 
 

@@ -17,7 +17,7 @@ from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import Schema
 from headrace.data.value_text import convert_to_string
 from headrace_connectors.common.null_replacement import replaces_null_with_default
-from headrace_connectors.s3.config import S3SinkConfig, format_name
+from headrace_connectors.s3.sink_config import S3SinkConfig, format_name
 from headrace_connectors.s3.spool import Spool
 
 Encode = Callable[[Schema | None, Sequence[Any]], Sequence[Any]]

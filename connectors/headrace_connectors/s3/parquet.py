@@ -17,8 +17,8 @@ from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import row_converter
 from headrace_connectors.common.parquet_rows import SCHEMA_METADATA
-from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.formats import FileFormat
+from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.spool import Spool
 
 _GROUP_ROWS = 10_000

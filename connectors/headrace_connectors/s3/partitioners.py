@@ -18,8 +18,8 @@ from headrace.data.schema import Schema
 from headrace.data.struct import Struct, from_rows
 from headrace.data.text import java_string
 from headrace_connectors.common.null_replacement import replaces_null_with_default
-from headrace_connectors.s3.config import S3SinkConfig, extractor_name, partitioner_name
 from headrace_connectors.s3.joda import JodaFormat
+from headrace_connectors.s3.sink_config import S3SinkConfig, extractor_name, partitioner_name
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

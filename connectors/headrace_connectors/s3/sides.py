@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from headrace.data.batch import SinkBatch
 from headrace.data.json_texts import JsonTexts
 from headrace.data.schema import Schema
-from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.formats import Encode, encoder_for, header_items
+from headrace_connectors.s3.sink_config import S3SinkConfig, format_name
 
 
 class Side(NamedTuple):

@@ -22,13 +22,13 @@ from headrace.data.batch import SinkBatch
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.tombstones import starts_with_tombstone
 from headrace_connectors.s3.bucket_check import bucket_errors
-from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.directory_files import DirectoryFiles, File
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
 from headrace_connectors.s3.formats import extension_of, format_for
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of, with_schema_name
 from headrace_connectors.s3.schema_compatibility import projector_for
 from headrace_connectors.s3.sides import Side, encode_side, sides_of
+from headrace_connectors.s3.sink_config import S3SinkConfig, format_name
 from headrace_connectors.s3.spool import MemoryLimit, Spool
 from headrace_connectors.s3.stored_records import ObjectRange
 from headrace_connectors.s3.upload_queue import UploadQueue

@@ -22,7 +22,7 @@ from headrace_connectors.s3.bucket import (
     TemporaryError,
     UploadLostError,
 )
-from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.spool import Spool, SpoolReader
 from headrace_connectors.s3.stored_records import ObjectRange
 

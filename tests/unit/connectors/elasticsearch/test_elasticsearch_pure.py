@@ -16,12 +16,12 @@ from headrace.data.json_texts import JsonTexts
 from headrace.data.logical import DATE_SCHEMA
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, map_of, struct
 from headrace.data.struct import Struct
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.documents import Result, encode_batch
 from headrace_connectors.elasticsearch.mappings import mapping_of
 from headrace_connectors.elasticsearch.names import data_stream_name, index_name
 from headrace_connectors.elasticsearch.rejected_fields import type_name
 from headrace_connectors.elasticsearch.responses import Verdict, backoff_ms, indexes_to_retry, outcomes_of
+from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 
 
 def config(**props: str) -> ElasticsearchSinkConfig:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.tls import tls_context
 from support.certificates import PASSWORD, create_certificates
 

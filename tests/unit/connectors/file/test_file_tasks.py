@@ -14,9 +14,10 @@ import pytest
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.sink_records import SinkRecords
-from headrace_connectors.file.config import FileStreamSinkConfig, FileStreamSourceConfig
 from headrace_connectors.file.sink import FileStreamSinkTask
+from headrace_connectors.file.sink_config import FileStreamSinkConfig
 from headrace_connectors.file.source import FileStreamSourceTask
+from headrace_connectors.file.source_config import FileStreamSourceConfig
 
 
 def records(*values: str) -> SinkRecords:

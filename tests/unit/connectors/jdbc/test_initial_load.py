@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.api.errors import ConfigErrors
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.initial_load import InitialLoad, KeyRange, distribute
 from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from support.jdbc import Context, Offsets, drain, read_all, rows
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.sqlite import SqliteDialect
 from support.jdbc import Context, Offsets
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from support.jdbc import Offsets, read_all
 
 TABLE = {"protocol": "1", "table": "public.orders"}

@@ -13,8 +13,8 @@ import pytest
 from headrace.api.errors import ConnectError
 from headrace.data.columns import CheckedRows
 from headrace_connectors.jdbc import reader
-from headrace_connectors.jdbc.config import JdbcSourceTaskConfig
 from headrace_connectors.jdbc.source import JdbcSourceTask
+from headrace_connectors.jdbc.source_config import JdbcSourceTaskConfig
 from headrace_connectors.jdbc.sqlite import SqliteDialect
 from support.jdbc import Context, Offsets, read_all, rows
 

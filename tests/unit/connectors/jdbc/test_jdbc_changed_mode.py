@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from support.jdbc import Context, Offsets, drain, read_all, rows
 
 MODE = {"mode": "timestamp+incrementing", "timestamp.column.name": "changed", "incrementing.column.name": "id"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.api.config import Config
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.tables import select_tables
 
 SOURCE = {"connection.url": "jdbc:postgresql://localhost/shop", "mode": "bulk", "topic.prefix": "shop-"}

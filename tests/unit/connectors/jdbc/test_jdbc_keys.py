@@ -10,8 +10,8 @@ import pytest
 
 from headrace.api.config import config_def
 from headrace.api.errors import ConfigError
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from support.jdbc import read_all, rows
 
 

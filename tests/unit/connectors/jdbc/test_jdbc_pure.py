@@ -24,12 +24,12 @@ from headrace.data.schema import (
     Schema,
 )
 from headrace_connectors.jdbc import generic, names, types
-from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import credentials
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.query_text import single_statement
 from headrace_connectors.jdbc.rows import RowConverter
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import OffsetExpressions, TimestampExpression, coalesce, select
 from headrace_connectors.jdbc.tables import Table, group_tables, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema

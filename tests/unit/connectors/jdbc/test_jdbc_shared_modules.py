@@ -21,7 +21,7 @@ for name in sys.argv[2:]:
     importlib.import_module(name)
 assert threading.active_count() == 1, threading.enumerate()
 before = set(sys.modules)
-from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.source import _dialect
 _dialect(JdbcSourceConfig.parse({"connection.url": sys.argv[1], "mode": "bulk"}))
 print(*sorted(name for name in set(sys.modules) - before if "sqlalchemy" in name or "psycopg" in name))

@@ -22,9 +22,9 @@ from headrace.metrics import logs
 from headrace.plugins.creation import create_converter
 from headrace.testing import run_source
 from headrace_connectors.jdbc import sqlite, url
-from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.database_validation import database_errors
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+from headrace_connectors.jdbc.source_config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.sqlite import SqliteDialect
 from support.jdbc import Context, Offsets, read_all, rows
 from support.worker import wait_for

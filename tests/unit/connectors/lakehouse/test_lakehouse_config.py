@@ -9,9 +9,9 @@ import pytest
 
 from headrace.plugins.validation import validate_connector
 from headrace_connectors.lakehouse.client_config import librdkafka_config
-from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueFormat, check
 from headrace_connectors.lakehouse.java import JavaNotFoundError, find_java, major_version
 from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
+from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig, ValueFormat, check
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 

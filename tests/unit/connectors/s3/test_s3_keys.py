@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from headrace_connectors.s3.bucket import Bucket, _proxy
-from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.connection import S3ConnectionConfig
+from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.source_config import S3SourceConfig
 
 CONNECTION_KEYS = """

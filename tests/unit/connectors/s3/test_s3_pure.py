@@ -17,11 +17,11 @@ from headrace.data.headers import Headers
 from headrace.data.java import float32
 from headrace.data.schema import FLOAT32_SCHEMA, INT32_SCHEMA, STRING_SCHEMA, array, struct
 from headrace.data.struct import Struct
-from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.files import Encoded, PartitionFiles
 from headrace_connectors.s3.formats import encoder_for, format_for, header_items
 from headrace_connectors.s3.joda import JodaFormat
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of
+from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.spool import MemoryLimit, Spool, SpoolReader
 from support.transforms import sink_batch
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.spool import MemoryLimit, Spool, SpoolReader
 from headrace_connectors.s3.uploads import SinkBucket
 

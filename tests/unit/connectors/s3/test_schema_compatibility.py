@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from headrace.api.errors import DataError, RecordErrors
 from headrace.data.batch import SinkBatch
 from headrace.data.schema import INT32_SCHEMA, INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, Type, struct
-from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.files import Encoded, PartitionFiles
 from headrace_connectors.s3.schema_compatibility import EncodedValues, projector_for
+from headrace_connectors.s3.sink_config import S3SinkConfig
 
 ID = ("id", INT32_SCHEMA)
 NAME = ("name", OPTIONAL_STRING_SCHEMA)

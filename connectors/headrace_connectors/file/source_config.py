@@ -1,4 +1,4 @@
-"""Configuration of the FileStream connectors, with Apache Kafka's keys and defaults."""
+"""Configuration of the FileStream source, with Apache Kafka's keys and defaults."""
 
 from __future__ import annotations
 
@@ -16,13 +16,4 @@ class FileStreamSourceConfig(Config):
     batch_size: int = key(
         "batch.size", default=2000, at_least=1, doc="The maximum number of records the source task can read from the "
         "file each time it is polled.", importance=Importance.LOW,
-    )  # fmt: skip
-
-
-class FileStreamSinkConfig(Config):
-    """Configuration of FileStreamSinkConnector and its tasks."""
-
-    file: str | None = key(
-        "file", default=None, doc="Destination filename. If not specified, the standard output will be used.",
-        importance=Importance.HIGH,
     )  # fmt: skip
