@@ -16,7 +16,7 @@ from headrace.data.lines import java_lines
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.file.sink_config import FileStreamSinkConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _STDOUT = 1
 
@@ -41,7 +41,7 @@ class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
             return
         data = "".join(map(_lines, records.batches)).encode("utf-8", "replace")
         if self._file and os.fstat(self._descriptor).st_nlink == 0:
-            log.warning("File %s was deleted, creating it again", self._file)
+            logger.warning("File %s was deleted, creating it again", self._file)
             self.stop()
             self._open()
         written = 0

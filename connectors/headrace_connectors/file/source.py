@@ -28,7 +28,7 @@ from headrace.data.schema import STRING_SCHEMA
 from headrace_connectors.file.lines import LineSplitter
 from headrace_connectors.file.source_config import FileStreamSourceConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 1024 * 1024
 """Each read releases the GIL, and then waits for the event loop's thread, so the task reads several chunks at once."""
@@ -113,7 +113,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             self._restart_file(file, change)
             return
         if change == _DELETED and is_new:
-            log.info("File %s was deleted or renamed: reading the open file until a new file has this name", file)
+            logger.info("File %s was deleted or renamed: reading the open file until a new file has this name", file)
         # If the file was replaced, wait once, because a process may still write to the renamed file.
         self.context.wait(WAIT_S)
 
@@ -133,7 +133,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
     def _restart_file(self, file: str, change: str) -> None:
         """First end the last line of the old file, which may be unterminated. Then read the file from its start."""
         assert self._descriptor is not None
-        log.info("File %s was %s: continuing at byte 0", file, change)
+        logger.info("File %s was %s: continuing at byte 0", file, change)
         splitter, self._splitter = self._splitter, LineSplitter()
         self._last_change = ""
         if splitter.partial_bytes:
@@ -155,21 +155,21 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         except FileNotFoundError:
             if not self._warned_missing:
                 self._warned_missing = True
-                log.warning("Couldn't find file %s, waiting for it to be created", file)
+                logger.warning("Couldn't find file %s, waiting for it to be created", file)
             self.context.wait(MISSING_FILE_WAIT_S)
             return False
         except OSError as error:
             raise ConnectError(f"Cannot read file {file}: {error.strerror}") from error
         size = os.fstat(self._descriptor).st_size
         if self._splitter.position > size:
-            log.info(
+            logger.info(
                 "File %s has only %d bytes, but the stored offset is %d, so the file was truncated or replaced: "
                 "continuing at byte 0",
                 file, size, self._splitter.position,
             )  # fmt: skip
             self._splitter = LineSplitter()
         os.lseek(self._descriptor, self._splitter.position, os.SEEK_SET)
-        log.info("File %s: reading from byte %d", file, self._splitter.position)
+        logger.info("File %s: reading from byte %d", file, self._splitter.position)
         return True
 
 

@@ -17,7 +17,7 @@ from headrace_connectors.lakehouse.ranges import TopicPartition
 OUT_OF_RANGE = "\x1f"
 """Prefix of the error for a parsed value that does not fit its column. JSON never starts with this character."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _JSON_TYPES = {
     "int8": int,
@@ -107,7 +107,7 @@ class BadRecordHandler:
             return BadRecordError(ordered)
         self._reporter.report([record.as_errant() for record in ordered])
         self.skipped += len(ordered)
-        _log.warning(
+        logger.warning(
             "Skipped %d bad records (total since the task started: %d). First bad record: %s",
             len(ordered),
             self.skipped,

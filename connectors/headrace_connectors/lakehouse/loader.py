@@ -43,7 +43,7 @@ from headrace_connectors.lakehouse.writers.base import (
 LEAF_COLUMNS_MAX = 400
 """Maximum number of leaf columns in one select. For more columns, several selects parse a cached micro-batch."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 FirstPayloads = Callable[[Sequence[Range]], Iterable[tuple[RecordPosition, str, str | None]]]
 
 
@@ -95,7 +95,7 @@ class BatchLoader:
         topics = sorted({range_.topic for range_ in missing})
         self._read_table_columns(topics)
         self._learn_layouts(missing)
-        _log.debug("Batch %d: determined the columns of new topics from their first records", batch.identity.batch_id)
+        logger.debug("Batch %d: determined the columns of new topics from their first records", batch.identity.batch_id)
         topic_rows, bad = self._read(rows, topics)
         self._check_foreign_tables(topics)
         bad_record_error = self._bad_records.handle(bad)
@@ -296,7 +296,7 @@ class BatchLoader:
         for rows in parts:
             arrow = rows.to_table(columns, metadata=self._metadata_columns)
             if arrow is None:
-                _log.warning(
+                logger.warning(
                     "Topic %s: dropping %d tombstones, because the topic's table does not exist yet and no earlier"
                     " record had a schema from which to create the table",
                     rows.topic,
@@ -346,7 +346,7 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
 def _log_progress(batch: MicroBatch, added: dict[str, int], read_s: float, write_s: float) -> None:
     rows = sum(added.values())
     tables = ", ".join(f"{name} +{count:,}" for name, count in added.items() if count)
-    _log.info(
+    logger.info(
         "Committed batch %d: %s rows in %.1f s (%s rows/s; reading took %.1f s, committing took %.1f s): %s",
         batch.identity.batch_id,
         f"{rows:,}",

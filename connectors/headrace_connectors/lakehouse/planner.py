@@ -16,7 +16,7 @@ from headrace_connectors.lakehouse.spec import SourceError, SourceSpec
 SMALL_ROW_BYTES = 1024
 """Assumed record size. If the backlog fits the byte limit at this size, no records are sampled."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 Offsets = dict[TopicPartition, int]
 
 
@@ -112,7 +112,7 @@ class Planner:
         lost = f"{where}: retention deleted offsets {offset} to {log_start - 1} before they were loaded"
         if self._spec.fail_on_data_loss:
             raise SourceError(f"{lost}; set lakehouse.fail.on.data.loss=false to continue with the remaining records")
-        _log.warning("%s, continuing at offset %d", lost, log_start)
+        logger.warning("%s, continuing at offset %d", lost, log_start)
         return log_start
 
     def _rows_max(self, position: Offsets, ends: Offsets) -> int:

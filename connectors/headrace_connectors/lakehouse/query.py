@@ -36,7 +36,7 @@ from headrace_connectors.lakehouse.writers.base import BatchIdentity
 _TASK_ROWS_MIN = 20_000
 _WAIT_S = 0.1
 _COMMIT_TIMEOUT_S = 5.0
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LoadQuery:
@@ -61,7 +61,7 @@ class LoadQuery:
         self._log_context = log_context
         self._client, warnings = librdkafka_config(context.client_properties)
         for warning in warnings:
-            _log.warning(warning)
+            logger.warning(warning)
         self._tables = Tables(
             config.root, config.table_name_format, lambda directory: open_writer(config.format, directory, connector)
         )
@@ -85,7 +85,7 @@ class LoadQuery:
             raise SourceUnavailableError(error) from error
         missing = sorted(set(self._context.topics) - existing.keys())
         if missing:
-            _log.info("Topics %s do not exist yet, waiting until they are created", ", ".join(missing))
+            logger.info("Topics %s do not exist yet, waiting until they are created", ", ".join(missing))
         return self._tables.load_offsets(
             (name, partition) for name, topic in existing.items() for partition in topic.partitions
         )
@@ -108,7 +108,7 @@ class LoadQuery:
             metadata_columns=self._config.metadata_columns,
         )
         session.dataSource.register(KafkaSource)
-        _log.debug("Starting the Spark query of connector %s", self._connector)
+        logger.debug("Starting the Spark query of connector %s", self._connector)
         self._query = (
             session.readStream.format(FORMAT)
             .option(SPEC_OPTION, spec.to_json())
@@ -139,7 +139,7 @@ class LoadQuery:
             if self._query.isActive:
                 self._query.stop()
         except Exception as error:  # noqa: BLE001 - the JVM may have exited
-            _log.debug("Ignoring an error while stopping the Spark query: %s", error)
+            logger.debug("Ignoring an error while stopping the Spark query: %s", error)
 
     def _raise_failure(self, error: Any) -> None:
         if self._failure is not None:
@@ -169,7 +169,7 @@ class LoadQuery:
             raise
 
     def _load_batch(self, rows: Any, batch_id: int) -> None:
-        _log.debug("Loading batch %d", batch_id)
+        logger.debug("Loading batch %d", batch_id)
         end = self._logged_offset(batch_id)
         batch = MicroBatch(
             BatchIdentity(self._connector, self._generation, batch_id),

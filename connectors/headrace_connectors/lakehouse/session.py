@@ -96,7 +96,7 @@ _EXIT_TIMEOUT_S = 2.0
 _EXIT_STATUS_TIMEOUT_S = 1.0  # the kernel closes the sockets of a dying JVM before it reports the exit status
 _PR_SET_PDEATHSIG = 1
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class SparkStartError(ConnectError):
@@ -133,7 +133,7 @@ class SparkProcess:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         logging.getLogger().addFilter(_not_from_py4j)  # py4j logs some of the exceptions to the root logger
         java = find_java(os.environ)
-        _log.info("Starting Spark on Java %s (%s, %s)", java.version, java.found_by, java.executable)
+        logger.info("Starting Spark on Java %s (%s, %s)", java.version, java.found_by, java.executable)
         shutil.rmtree(self._local_dir, ignore_errors=True)  # delete the files of a JVM that was killed
         self._local_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._local_dir) as directory:
@@ -145,7 +145,7 @@ class SparkProcess:
             self.session = self._connect()
         # Suppress the accumulator server's errors: the server writes an error to the terminal whenever the JVM exits.
         self.session.sparkContext._accumulatorServer.handle_error = lambda *_: None
-        _log.info("Started Spark %s in %.1f s", self.session.version, time.monotonic() - started)
+        logger.info("Started Spark %s in %.1f s", self.session.version, time.monotonic() - started)
         return self.session
 
     def stop(self) -> None:
@@ -170,7 +170,7 @@ class SparkProcess:
             try:
                 jvm.wait(_EXIT_TIMEOUT_S)
             except subprocess.TimeoutExpired:  # SIGKILL always works, but freeing memory takes long on a busy machine
-                _log.warning("Spark's JVM (process %d) was killed, but has not exited yet", jvm.pid)
+                logger.warning("Spark's JVM (process %d) was killed, but has not exited yet", jvm.pid)
 
     def exit_status(self) -> int | None:
         """Return the JVM's exit status, or None while the JVM is running.
@@ -237,7 +237,7 @@ class SparkProcess:
             for line in lines:
                 text = line.decode(errors="replace").rstrip()
                 self._output.append(text)
-                _log.debug("spark: %s", text)
+                logger.debug("spark: %s", text)
 
     def _await_gateway(self, info: Path, is_stopping: Callable[[], bool]) -> tuple[int, str]:
         """Return the JVM's port and secret from the file `info`.

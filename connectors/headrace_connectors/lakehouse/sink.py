@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _RETRY_MS = 1000
 _PROBE_BYTES = 1 << 20
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
@@ -123,7 +123,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
             query.await_end(self._changed)
         except SourceUnavailableError as error:
             retry = self._retries.failed(error)
-            retry.log(_log)
+            retry.log(logger)
             self._changed.wait(retry.pause_s)
         except ConnectError:
             raise
@@ -176,7 +176,7 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Return one configuration regardless of `tasks.max`, because Spark distributes the work to cores."""
         if max_tasks > 1:
-            _log.info(
+            logger.info(
                 "Starting only one task despite tasks.max=%d, because Spark distributes the work of this task to the "
                 "cores that spark.master sets",
                 max_tasks,

@@ -35,7 +35,7 @@ from headrace_connectors.lakehouse.writers.base import (
 _CONNECTOR_KEY = "headrace.connector"
 _RECENT_COMMITS = 20
 _ATTEMPTS = 5
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class DeltaWriter(TableWriter):
@@ -126,4 +126,4 @@ class DeltaWriter(TableWriter):
                 " check whether the connector is running twice"
             ) from error
         self.prepare(columns)
-        _log.info("Table %s was changed by another tool (%s), retrying the commit", self.directory, error_text(error))
+        logger.info("Table %s was changed by another tool (%s), retrying the commit", self.directory, error_text(error))
