@@ -27,6 +27,7 @@ from headrace.data.columns import Values
 from headrace.data.headers import Headers
 from headrace.data.records import SourceRecord
 from headrace.data.schema import STRING_SCHEMA
+from headrace_connectors.common.shares import shared_task_configs
 from headrace_connectors.file.directory_search import (
     DirectorySearch,
     FileSelection,
@@ -398,7 +399,7 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Return the connector's configuration for each of `max_tasks` tasks."""
-        return [self.config.originals for _ in range(max_tasks)]
+        return shared_task_configs(self.config.originals, "headrace.file.share", max_tasks)
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Check that the directory exists, that files can be moved if necessary, and that PyArrow is installed.

@@ -16,6 +16,7 @@ from headrace.api.connector import ExactlyOnceSupport, SourceConnector
 from headrace.api.errors import ConfigError, ConnectError, DataError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
+from headrace_connectors.common.shares import shared_task_configs
 from headrace_connectors.s3.backup_finder import BackupFinder, BackupObject
 from headrace_connectors.s3.bucket_check import bucket_errors
 from headrace_connectors.s3.file_finder import SLOTS, FileFinder, FoundFile
@@ -316,7 +317,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Return the connector's configuration for each of `max_tasks` tasks."""
-        return [self.config.originals for _ in range(max_tasks)]
+        return shared_task_configs(self.config.originals, "headrace.s3.share", max_tasks)
 
     def validate_config(self, config: S3SourceConfig) -> Iterator[ConfigError]:
         """Yield an error if the bucket does not exist or is not accessible."""

@@ -142,7 +142,8 @@ class _FunctionSourceTask(SourceTask[Config]):
         """Return the task configurations of the connector: see `connector_for`."""
         partitions = cls.partitions
         count = 1 if partitions is None else max(1, min(max_tasks, len(partitions(config))))
-        return [config.originals for _ in range(count)]
+        old = {"source.function.tasks": str(count)}  # for workers of version 0.1.0, during a rolling upgrade
+        return [config.originals | old for _ in range(count)]
 
     def start(self, config: Config) -> None:
         """Read the committed offsets."""
