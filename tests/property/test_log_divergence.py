@@ -128,8 +128,9 @@ class Partition:
                 self.reset_offset(replica)
             else:
                 assert isinstance(action, follower.Truncate)
-                removed = replica.records[action.offset :]
-                assert not any(old == new for old, new in zip(removed, leader.records[action.offset :], strict=False))
+                start = max(action.offset, leader.log_start_offset, replica.log_start_offset)
+                removed, present = replica.records[start:], leader.records[start:]
+                assert not any(old == new for old, new in zip(removed, present, strict=False))
                 replica.truncate_to(action.offset)
                 assert (replica.log_end_offset, replica.latest_epoch) < before
         assert replica.is_prefix_of(leader.records, leader.log_start_offset)
@@ -178,6 +179,21 @@ class Partition:
         (("elect", 0), [("append", 2)]),
         (("elect", 2), [("append", 3)]),
         (("elect", 0), [("append", 1), ("fetch", 2, 3)]),
+    ]
+)
+@example(  # replica 2 has records that the leader, which was reset to a later log start offset, has deleted
+    [
+        (("elect", 1), [("append", 1), ("fetch", 0, 1)]),
+        (("elect", 1), [("append", 1), ("fetch", 2, 2), ("delete records", 1, 2), ("fetch", 0, 0)]),
+        (("elect", 0), []),
+    ]
+)
+@example(  # replica 0 has deleted all records, and its latest epoch has none
+    [
+        (("elect", 1), [("append", 1), ("fetch", 2, 1)]),
+        (("elect", 0), [("append", 1), ("fetch", 0, 2)]),
+        (("elect", 0), [("delete records", 0, 2), ("fetch", 2, 0)]),
+        (("elect", 1), []),
     ]
 )
 def test_follower_truncates_its_log_to_a_prefix_of_the_leaders_log_without_removing_committed_records(
