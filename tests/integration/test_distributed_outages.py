@@ -137,7 +137,7 @@ def test_worker_that_stops_while_no_broker_is_available_logs_why_its_statuses_co
         assert f"ERROR Status topic: the record with key {key} {cause}" in log
     assert "the worker stops without leaving its group" in log
     assert "(asyncio)" not in log
-    assert log.splitlines()[-1].endswith("INFO Kafka Connect stopped (headrace.worker)")
+    assert log.splitlines()[-1].endswith("INFO Kafka Connect stopped (headrace.cli.distributed_worker)")
 
 
 @pytest.mark.prove

@@ -24,7 +24,7 @@ from headrace.runtime.worker_config import WorkerConfig
 if TYPE_CHECKING:
     from headrace.herder.distributed import DistributedHerder
 
-log = logging.getLogger("headrace.worker")
+log = logging.getLogger(__name__)
 
 
 def run(worker_file: Path, overrides: Mapping[str, str] | None = None) -> int:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.herder.standalone import StandaloneHerder
     from headrace.runtime.processes import Processes
 
-log = logging.getLogger("headrace.worker")
+log = logging.getLogger(__name__)
 
 
 def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> int:

@@ -25,7 +25,7 @@ from headrace.runtime.worker_config import WorkerConfig
 if TYPE_CHECKING:
     from headrace.plugins.variables import UnresolvedVariable
 
-log = logging.getLogger("headrace.worker")
+log = logging.getLogger(__name__)
 
 SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal twice: to the process and to its group
 _T = TypeVar("_T")
