@@ -253,10 +253,10 @@ def test_curl_commands_of_kafkas_and_confluents_documentation_receive_the_docume
     assert curl("curl -s http://localhost:8083/admin/loggers/")[0] == 200
     status, names = curl(
         "curl -s -X PUT -H 'Content-Type:application/json' "
-        """http://localhost:8083/admin/loggers/headrace.tests.curl -d '{"level": "DEBUG"}'"""
+        """http://localhost:8083/admin/loggers/headrace.cli.files -d '{"level": "DEBUG"}'"""
     )
-    assert (status, names) == (200, ["headrace.tests.curl"])
-    assert curl("curl -s http://localhost:8083/admin/loggers/headrace.tests.curl")[1]["level"] == "DEBUG"
+    assert (status, names) == (200, ["headrace.cli.files"])
+    assert curl("curl -s http://localhost:8083/admin/loggers/headrace.cli.files")[1]["level"] == "DEBUG"
     assert curl("curl -X DELETE localhost:8083/connectors/local-file-source") == (204, None)
     assert curl("curl localhost:8083/connectors/local-file-source") == (
         404,

@@ -666,8 +666,8 @@ def test_standalone_worker_supports_the_rest_requests_of_a_distributed_worker(pl
         for method, path, body in (("POST", "/connectors/file/tasks", []), ("PUT", "/connectors/file/fence", None)):
             message = "Kafka Connect in standalone mode does not support this internal request."
             assert failure(worker, method, path, body) == (500, message)
-        path = "/admin/loggers/headrace.tests.standalone"
-        assert worker.request("PUT", path, {"level": "ERROR"}) == ["headrace.tests.standalone"]
+        path = "/admin/loggers/headrace.cli.files"
+        assert worker.request("PUT", path, {"level": "ERROR"}) == ["headrace.cli.files"]
         assert worker.request("PUT", f"{path}?scope=cluster", {"level": "DEBUG"}) == ""
         assert worker.request("GET", path)["level"] == "DEBUG"
         status, message = failure(worker, "PUT", "/connectors/file/config", {**config, "topic": None, "records": "x"})

@@ -126,7 +126,7 @@ def test_responses_of_all_operations_match_the_openapi_document(worker: Worker, 
     request("PUT", "/connectors/{connector}/topics/reset", **c)
     request("POST", "/connectors/{connector}/tasks", [{}], **c)
     request("PUT", "/connectors/{connector}/fence", **c)
-    logger = {"logger": "headrace.tests.openapi"}
+    logger = {"logger": "headrace.rest.openapi"}
     request("PUT", "/admin/loggers/{logger}", {"level": "DEBUG"}, **logger)
     request("PUT", "/admin/loggers/{logger}", {"level": "DEBUG"}, "?scope=cluster", **logger)
     request("PUT", "/admin/loggers/{logger}", {"level": "LOUD"}, **logger)

@@ -57,8 +57,8 @@ class SlowWorker:
     def resume_task(self, id_: InstanceId) -> None:
         self.sent_orders.append((id_.name, "resume"))
 
-    async def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
-        await asyncio.sleep(0)
+    def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
+        """Do nothing, because this worker has no processes."""
 
     def running_names(self) -> list[str]:
         """Return the sorted names of the running connectors and tasks."""

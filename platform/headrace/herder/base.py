@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from headrace.data.java import hash_map_copy_order, hash_map_order
-from headrace.herder import requested_offsets
+from headrace.herder import log_levels, requested_offsets
 from headrace.herder.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -38,7 +37,6 @@ from headrace.herder.instances import Instances
 from headrace.herder.plugin_calls import PluginCalls
 from headrace.herder.restart_plan import RestartPlan, plan_restart
 from headrace.herder.stages import stage
-from headrace.metrics import logs
 from headrace.runtime.traces import exception_line
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.config_store import (
@@ -433,11 +431,11 @@ class BaseHerder:
         return await self._plugins.validate_for(plugin, config)
 
     async def set_log_level(self, logger: str, level: str) -> list[str]:
-        """Set a log level in all processes of the worker. Return the loggers that have changed. Raises KeyError."""
-        now_ms = time.time_ns() // 1_000_000
-        affected = logs.set_level(logger, level, now_ms)
-        await self._instances.worker.set_log_level(logger, level, now_ms)
-        return affected
+        """Set a log level in all processes of the worker. Return the loggers that have changed.
+
+        Raises KeyError, NotFoundError.
+        """
+        return log_levels.set_log_level(self._instances.worker, self.config, logger, level)
 
     async def wait_until_started(self) -> None:
         """Wait until the worker knows the connectors of its group. Raises WorkerStoppingError."""

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from headrace.herder import leader_check, rest_client
+from headrace.herder import leader_check, log_levels, rest_client
 from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
 from headrace.herder.broker_wait import BrokerWait
 from headrace.herder.connector_offsets import ConnectorOffsets
-from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
+from headrace.herder.errors import BadRequestError, ForwardError, HerderError, NotFoundError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus, WorkerMetrics
@@ -33,7 +33,6 @@ from headrace.herder.stages import stage
 from headrace.herder.task_configs_repair import TaskConfigsRepair
 from headrace.herder.task_configs_submission import TaskConfigsSubmission
 from headrace.herder.worker_group import WorkerGroup
-from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime.spec import InstanceId
 from headrace.runtime.worker import Events, Worker
@@ -387,8 +386,11 @@ class DistributedHerder(BaseHerder):
             await self._rebalanced.wait()
 
     async def set_group_log_level(self, logger: str, level: str) -> None:
-        """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level, HerderError."""
-        logs.check_level(level)
+        """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level, HerderError.
+
+        The name is written unchanged, because workers of Apache Kafka have other loggers.
+        """
+        log_levels.names_of(self.config, logger, level)
         # Every worker may write log levels, even if it is not a member of the group at the moment.
         await super()._append(PutLogLevel(logger, level), f"writing the log level of {logger} to the config topic")
 
@@ -534,6 +536,8 @@ class DistributedHerder(BaseHerder):
             await self.set_log_level(logger, level)
         except KeyError:
             log.error("Config topic: the log level %s of %s is unknown", level, logger)
+        except NotFoundError:
+            log.info("Config topic: the level of logger %s is not set, because this worker has no such logger", logger)
 
     def _find_types(self, snapshot: ConfigSnapshot) -> None:
         """Determine the types (source or sink) of connector classes that other workers have configured."""

@@ -210,10 +210,13 @@ class Herder(Protocol):
         """Validate a configuration for a plug-in. Return the result in the REST API's format. Raises HerderError."""
 
     async def set_log_level(self, logger: str, level: str) -> list[str]:
-        """Set a log level in all processes of the worker. Return the loggers that have changed. Raises KeyError."""
+        """Set a log level in all processes of the worker. Return the loggers that have changed.
+
+        Raises KeyError for an unknown level, NotFoundError for an unknown logger.
+        """
 
     async def set_group_log_level(self, logger: str, level: str) -> None:
-        """Set a log level in all workers of the group (KIP-976). Raises KeyError."""
+        """Set a log level in all workers of the group (KIP-976). Raises KeyError, NotFoundError."""
 
     async def put_task_configs(
         self, name: str, body: bytes, configs: Sequence[Mapping[str, str]], headers: Mapping[str, str]

@@ -57,7 +57,7 @@ class StandaloneHerder(BaseHerder):
         await self._instances.worker.close()
 
     async def set_group_log_level(self, logger: str, level: str) -> None:
-        """Set a log level in this worker, which is the only worker. Raises KeyError for an unknown level."""
+        """Set a log level in this worker, which is the only worker. Raises KeyError, NotFoundError."""
         await self.set_log_level(logger, level)
 
     async def put_task_configs(

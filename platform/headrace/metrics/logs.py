@@ -16,10 +16,9 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 
 from headrace.data.value_replacer import ValueReplacer
+from headrace.metrics.logger_names import ROOT_NAMES, existing, listed, resolve
 
 MASK = "[hidden]"
-ROOT_NAMES = ("root", "")
-
 connector_context: ContextVar[str] = ContextVar("connector_context", default="")
 _process_context = ""
 
@@ -161,7 +160,7 @@ def set_level(name: str, level: str, now_ms: int) -> list[str]:
     if name in ROOT_NAMES:
         affected = ["root"]
     else:
-        affected = sorted({name, *(known for known in _known_loggers() if known.startswith(name + "."))})
+        affected = sorted({name, *(known for known in existing() if known.startswith(name + "."))})
     for logger in affected:
         logging.getLogger(None if logger == "root" else logger).setLevel(number)
         _changed_ms[logger] = now_ms
@@ -169,26 +168,21 @@ def set_level(name: str, level: str, now_ms: int) -> list[str]:
 
 
 def levels() -> dict[str, dict[str, object]]:
-    """Return the loggers whose level has been set, in the format of the REST API."""
-    named = {name: logging.getLogger(name) for name in _known_loggers() if logging.getLogger(name).level}
+    """Return the effective levels of headrace's loggers, and of others that have a level, as the REST API does."""
+    with_level = {name for name in existing() if logging.getLogger(name).level}
+    named = {name: logging.getLogger(name) for name in sorted(with_level.union(listed()))}
     return {name: _level_as_json(name, logger) for name, logger in {"root": logging.getLogger(), **named}.items()}
 
 
-def level_of(name: str) -> dict[str, object] | None:
-    """Return the effective level of a logger in the format of the REST API, or None if there is no such logger."""
-    if name in ROOT_NAMES:
-        return _level_as_json("root", logging.getLogger())
-    known = _known_loggers()
-    if name not in known and not any(logger.startswith(name + ".") for logger in known):
-        return None
-    return _level_as_json(name, logging.getLogger(name))
+def level_of(name: str) -> dict[str, object]:
+    """Return the effective level of a logger in the format of the REST API. Raises UnknownLoggerError.
+
+    For a name of Apache Kafka, return the level of the first logger that corresponds to it.
+    """
+    first = resolve(name)[0]
+    return _level_as_json(first, logging.getLogger(None if first == "root" else first))
 
 
 def _level_as_json(name: str, logger: logging.Logger) -> dict[str, object]:
     number = logger.getEffectiveLevel()
     return {"level": _LEVEL_NAMES.get(number, logging.getLevelName(number)), "last_modified": _changed_ms.get(name)}
-
-
-def _known_loggers() -> list[str]:
-    manager = logging.Logger.manager
-    return sorted(name for name, item in manager.loggerDict.items() if isinstance(item, logging.Logger))

@@ -11,6 +11,7 @@ from headrace.herder.errors import BadRequestError, NotFoundError
 from headrace.herder.herder import Herder
 from headrace.herder.leader_check import INTERNAL_TOPICS_HEADER, internal_topics_header
 from headrace.metrics import logs
+from headrace.metrics.logger_names import UnknownLoggerError
 from headrace.rest.request_bodies import config_body, json_object_body
 from headrace.rest.responses import Endpoint, path_param
 from headrace_broker.protocol import KAFKA_VERSION
@@ -87,16 +88,15 @@ class AdminEndpoints:
         return JSONResponse(await self._herder.validate(plugin, await config_body(request)))
 
     async def loggers(self, request: Request) -> Response:
-        """List the loggers whose level was set."""
+        """List headrace's loggers, and the other loggers whose level was set, with their effective levels."""
         return JSONResponse(logs.levels())
 
     async def logger(self, request: Request) -> Response:
         """Return the effective level of one logger."""
-        name = path_param(request, "logger")
-        shape = logs.level_of(name)
-        if shape is None:
-            raise NotFoundError(f"Logger {name} not found.")
-        return JSONResponse(shape)
+        try:
+            return JSONResponse(logs.level_of(path_param(request, "logger")))
+        except UnknownLoggerError as error:
+            raise NotFoundError(str(error)) from None
 
     async def set_logger(self, request: Request) -> Response:
         """Set a log level in this process and in all task processes."""

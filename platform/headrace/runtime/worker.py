@@ -95,6 +95,7 @@ class Worker:
         self._members: dict[tuple[str, int | None], tuple[HostProcess, str]] = {}  # of sink tasks; see `_dead_member`
         self._validators = ValidatorPool(lambda: self._spawn("validator"), self._request)
         self._watchers: set[asyncio.Task[None]] = set()
+        self._hosts: set[HostProcess] = set()  # all running processes
         self._log_levels: dict[str, messages.SetLogLevel] = {}
 
     @property
@@ -315,11 +316,11 @@ class Worker:
         """Return the key definitions of a plug-in in the REST API's format. Raises RemoteError, CallTimeout."""
         return await self._validators.request(messages.DescribePlugin(self.config.properties, plugin))
 
-    async def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
+    def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
         """Set a log level in every child process, including child processes that start later."""
+        self._log_levels.pop(logger, None)  # later processes receive the levels in the order of their last changes
         self._log_levels[logger] = message = messages.SetLogLevel(logger, level, now_ms)
-        hosts = {id(i.host): i.host for i in self._instances.values() if i.host is not None}
-        for host in hosts.values():
+        for host in self._hosts:
             host.channel.notify(message)
 
     # Processes of instances
@@ -348,6 +349,7 @@ class Worker:
         host = await hosts.spawn(name, self._handle)
         for message in self._log_levels.values():
             host.channel.notify(message)
+        self._hosts.add(host)
         watcher = asyncio.ensure_future(self._watch(host))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
@@ -355,6 +357,7 @@ class Worker:
 
     async def _watch(self, host: HostProcess) -> None:
         reason = await self._wait_for_exit(host)
+        self._hosts.discard(host)
         self._find_suspects(host)
         self._suspects.update(host.suspects)
         for instance in [each for each in self._instances.values() if each.host is host]:

@@ -11,6 +11,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from headrace.metrics import logs
+from headrace.metrics.logger_names import UnknownLoggerError
 
 
 @pytest.fixture(autouse=True)
@@ -108,5 +109,12 @@ def test_level_of_the_root_logger_is_inherited_by_loggers_without_a_level(logger
 def test_unknown_log_level_is_rejected_and_unknown_logger_has_no_level() -> None:
     with pytest.raises(KeyError):
         logs.set_level("x", "LOUD", 1)
-    assert logs.level_of("no.such.logger") is None
-    assert logs.level_of("root") is not None
+    with pytest.raises(UnknownLoggerError, match=r"Logger no.such.logger not found"):
+        logs.level_of("no.such.logger")
+    assert "level" in logs.level_of("root")
+
+
+def test_list_of_levels_contains_the_root_logger_and_headraces_loggers_even_if_no_level_was_set() -> None:
+    listed = logs.levels()
+    assert {"root", "headrace", "headrace.runtime.worker_source_task", "headrace_connectors.jdbc"} <= listed.keys()
+    assert listed["headrace.runtime"] == {"level": listed["root"]["level"], "last_modified": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -85,6 +86,30 @@ async def test_put_of_the_root_log_level_changes_only_the_root_logger(client: ht
     assert (await client.put("/admin/loggers/root", json={"level": level})).json() == ["root"]
     assert (await client.put("/admin/loggers/root", json={"level": "LOUD"})).status_code == 404
     assert (await client.put("/admin/loggers/root", json={})).status_code == 400
+
+
+async def test_level_of_a_logger_of_apache_kafka_is_that_of_the_corresponding_loggers(
+    client: httpx.AsyncClient,
+) -> None:
+    path = "/admin/loggers/org.apache.kafka.connect.transforms"
+    changed = await client.put(path, json={"level": "ERROR"})
+    try:
+        assert "headrace_transforms" in changed.json()
+        assert (await client.get(path)).json()["level"] == "ERROR"
+        assert (await client.get("/admin/loggers")).json()["headrace_transforms"]["level"] == "ERROR"
+    finally:
+        for name in changed.json():
+            logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("scope", ["worker", "cluster"])
+async def test_put_of_an_unknown_logger_returns_status_404_with_the_known_names(
+    client: httpx.AsyncClient, scope: str
+) -> None:
+    response = await client.put(f"/admin/loggers/org.reflections?scope={scope}", json={"level": "DEBUG"})
+    assert response.status_code == 404
+    assert response.json()["message"].startswith("Logger org.reflections not found. Set the level of root, headrace,")
+    assert "org.reflections" not in (await client.get("/admin/loggers")).json()
 
 
 async def test_request_path_may_end_with_one_slash(client: httpx.AsyncClient) -> None:

@@ -293,7 +293,7 @@ async def test_stop_of_a_failed_task_returns_after_its_host_process_has_ended() 
 async def test_pause_resume_and_log_level_changes_are_sent_to_the_host_process_of_a_running_task() -> None:
     async with running() as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
-        await worker.set_log_level("headrace", "DEBUG", 1)
+        worker.set_log_level("headrace", "DEBUG", 1)
         worker.pause_task(TASK)
         worker.resume_task(TASK)
         worker.pause_task(InstanceId("c", 0, 1))  # no message is sent for an instance that has been replaced
@@ -301,6 +301,26 @@ async def test_pause_resume_and_log_level_changes_are_sent_to_the_host_process_o
         level = messages.SetLogLevel("headrace", "DEBUG", 1)
         expected = [level, messages.PauseTask(TASK), messages.ResumeTask(TASK), messages.StopInstance(TASK)]
         assert processes.hosts[0].received[1:-1] == expected
+
+
+async def test_new_host_processes_receive_the_log_levels_in_the_order_of_their_last_changes() -> None:
+    async with running() as (worker, processes, _):
+        worker.set_log_level("headrace", "DEBUG", 1)
+        worker.set_log_level("headrace.runtime", "INFO", 2)
+        worker.set_log_level("headrace", "DEBUG", 3)
+        await worker.start_task(TASK, SPEC)
+        last = [messages.SetLogLevel("headrace.runtime", "INFO", 2), messages.SetLogLevel("headrace", "DEBUG", 3)]
+        assert processes.hosts[0].received[:2] == last
+
+
+async def test_log_level_change_is_sent_to_processes_without_instances() -> None:
+    async with running() as (worker, processes, _):
+        with pytest.raises(RemoteError):  # the fake process responds with None
+            await worker.connector_type({"connector.class": "C"})
+        [host] = processes.hosts
+        worker.set_log_level("headrace", "DEBUG", 1)
+        await host.channel.request(messages.Ping())
+        assert messages.SetLogLevel("headrace", "DEBUG", 1) in host.received
 
 
 A, B = InstanceId("a", None, 1), InstanceId("b", None, 2)
