@@ -207,16 +207,34 @@ class GroupMembership:
         request = core.join_request(self._callbacks.protocols(core.generation))
         # From JoinGroup version 4 on, a new member receives its id before it joins. Without this step, a lost response
         # would leave an unused member in the group until its session expires.
+        member = request.member_id or "a new member"
+        logger.debug("Group %s: sending JoinGroup as %s: %s", core.group_id, member, core.reason or "the member starts")
         response = await connection.request(
             request, version=connection.version_for(JoinGroupRequest), timeout_ms=self._join_timeout_ms
         )
         self._on_response()
         step = core.on_join(response)
+        logger.debug(
+            "Group %s: JoinGroup response for member %s: %s, generation %d, leader %s; next step %s",
+            core.group_id,
+            response.member_id,
+            ErrorCode.from_code(response.error_code).name,
+            response.generation_id,
+            response.leader,
+            step.name,
+        )
         if step not in (NextStep.LEAD, NextStep.FOLLOW):
             return step, b""
         assignments = await self._compute_assignments(response) if step is NextStep.LEAD else {}
         synced = await self._cluster.request_coordinator(
             core.group_id, core.sync_request(assignments), purpose=self._purpose, timeout_ms=self._join_timeout_ms
+        )
+        logger.debug(
+            "Group %s: SyncGroup response for generation %d: %s, an assignment of %d bytes",
+            core.group_id,
+            core.generation.generation_id,
+            ErrorCode.from_code(synced.error_code).name,
+            len(synced.assignment),
         )
         return core.on_sync(synced, self._cluster.now_ms()), synced.assignment
 
@@ -251,6 +269,7 @@ class GroupMembership:
             if step is NextStep.FIND_COORDINATOR:
                 self._cluster.forget_coordinator(core.group_id)
             elif step is NextStep.JOIN:
+                logger.debug("Group %s: the heartbeat response reports a rebalance; rejoining", core.group_id)
                 self._rejoin.set()
             elif step in (NextStep.JOIN_AS_NEW_MEMBER, NextStep.FAIL):
                 core.reset()

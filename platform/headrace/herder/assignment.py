@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from headrace.metrics.log_text import Listing, partitions
 from headrace.stores.config_store import ConfigSnapshot
 
 TaskId: TypeAlias = tuple[str, int]
@@ -19,6 +20,9 @@ class Assignment:
 
     connectors: frozenset[str] = frozenset()
     tasks: frozenset[TaskId] = frozenset()
+
+    def __str__(self) -> str:
+        return f"connectors {Listing(sorted(self.connectors))}; tasks {partitions(sorted(self.tasks))}"
 
     def contains(self, connector: str, task: int | None) -> bool:
         """Whether the assignment contains a connector instance (if `task` is None) or a task."""

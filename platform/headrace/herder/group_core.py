@@ -308,6 +308,15 @@ class GroupCore:
                 )
                 for member in members
             }
+        for member, each in answers.items():
+            log.debug(
+                "Group member %s: generation %d assigns %s; it revokes %s; scheduled rebalance delay %d ms",
+                member,
+                generation,
+                each.assigned,
+                each.revoked,
+                each.delay_ms,
+            )
         return {member: encode_assignment(each, version) for member, each in answers.items()}
 
 

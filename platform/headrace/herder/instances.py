@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from headrace.herder import core, instance_effects
 from headrace.herder.assignment import Assignment
 from headrace.herder.herder import StartCounts
-from headrace.metrics import logs
+from headrace.metrics import log_text, logs
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.spec import InstanceId, TaskSpec
@@ -108,6 +109,7 @@ class Instances:
         self, instance: InstanceId, state: InstanceState, trace: str | None, *, was_killed: bool = False
     ) -> None:
         """Handle the state of an instance. `was_killed` is true if a signal ended its process."""
+        _debug(instance, "reports state %s", state)
         effects = self.core.state_changed(instance, state, trace, was_killed=was_killed)
         if effects and state == "FAILED":
             context, reason = logs.context(instance.connector), exception_line(trace or "")
@@ -121,6 +123,7 @@ class Instances:
 
     def reconfiguration_requested(self, instance: InstanceId) -> None:
         """Handle a connector's request to reconfigure its tasks."""
+        _debug(instance, "requests new task configurations")
         self.carry_out(self.core.task_configs_needed(instance))
 
     def values_expire(self, instance: InstanceId, ttl_ms: int) -> None:
@@ -183,7 +186,9 @@ class Instances:
         reset them.
         """
         self.confirm_task(instance)
+        started = time.monotonic()
         await self._offsets.write(instance.connector, offsets)
+        _debug(instance, "stored offsets of %d source partitions in %d ms", len(offsets), log_text.ms_since(started))
 
     async def read_offsets(self, instance: InstanceId, partitions: list[dict[Any, Any]]) -> list[dict[str, Any] | None]:
         """Return the committed offsets of these source partitions."""
@@ -224,6 +229,7 @@ class Instances:
             case instance_effects.RequestTaskConfigs(instance):
                 self._run(instance.connector, effect, self._request_task_configs(instance))
             case instance_effects.RetryTaskConfigs(instance, delay_ms):
+                _debug(instance, "generating task configurations again in %d ms", delay_ms)
                 self._call_later(delay_ms, lambda: self.carry_out(self.core.retry_due(instance)))
             case instance_effects.RestartLater(instance, delay_ms, text):
                 level = logging.INFO if delay_ms is not None else logging.ERROR
@@ -285,7 +291,8 @@ class Instances:
 
     async def _start(self, start: instance_effects.StartConnector | instance_effects.StartTask) -> None:
         instance, name = start.instance, start.instance.connector
-        kind = _kind(instance).lower()
+        kind, started = _kind(instance).lower(), time.monotonic()
+        _debug(instance, "starting as instance %d", instance.generation)
         try:
             if isinstance(start, instance_effects.StartConnector):
                 version = await self.worker.start_connector(instance, start.config)
@@ -299,6 +306,7 @@ class Instances:
                 log.error("%s%s %s: failed to start: %s", context, _kind(instance), instance.name, error)
             self.carry_out(self.core.start_failed(instance, _trace(error), was_killed=isinstance(error, ProcessKilled)))
         else:
+            _debug(instance, "started version %s in %d ms", version, log_text.ms_since(started))
             self.starts[kind] = self.starts[kind].plus(is_success=True)
             self.carry_out(self.core.started(instance, version))
 
@@ -315,10 +323,14 @@ class Instances:
         )
 
     async def _stop(self, instance: InstanceId) -> None:
+        started = time.monotonic()
+        _debug(instance, "stopping")
         await self.worker.stop(instance)
+        _debug(instance, "stopped after %d ms", log_text.ms_since(started))
         self.carry_out(self.core.stopped(instance))
 
     async def _request_task_configs(self, instance: InstanceId) -> None:
+        started = time.monotonic()
         try:
             configs = await self.worker.task_configs(instance)
         except Exception as error:  # noqa: BLE001 - whatever it is, the connector continues with its current tasks
@@ -328,6 +340,7 @@ class Instances:
             if effects:
                 log.error("%sConnector %s: %s", logs.context(instance.connector), instance.connector, text)
         else:
+            _debug(instance, "generated %d task configurations in %d ms", len(configs), log_text.ms_since(started))
             effects = self.core.task_configs_generated(instance, configs)
         self.carry_out(effects)
 
@@ -340,6 +353,12 @@ class Instances:
 
     async def _store(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         await self._store_task_configs(name, configs)
+
+
+def _debug(instance: InstanceId, text: str, *arguments: object) -> None:
+    if log.isEnabledFor(logging.DEBUG):
+        context = logs.context(instance.connector, "worker" if instance.task is None else f"task-{instance.task}")
+        log.debug("%s%s %s: %s", context, _kind(instance), instance.name, text % arguments)
 
 
 def _kind(instance: InstanceId) -> str:

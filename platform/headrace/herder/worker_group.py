@@ -18,6 +18,7 @@ from headrace.herder.assignment import Assignment
 from headrace.herder.group_core import GroupCore, GroupEffect
 from headrace.herder.herder import RebalanceMetrics
 from headrace.herder.rebalance_times import RebalanceTimes
+from headrace.metrics import log_text
 from headrace.stores.config_store import ConfigSnapshot, ConfigStore
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.errors import ClientError
@@ -165,6 +166,12 @@ class WorkerGroup:
         """Prepare for a rebalance."""
         self._stable.clear()
         self._rebalances.on_started(_now_ms())
+        log.debug(
+            "Group %s: a rebalance begins after generation %d; this worker runs %s",
+            self._group_id,
+            generation.generation_id,
+            self.core.assignment,
+        )
         await self._carry_out(self.core.on_join_prepare())
 
     async def compute_assignments(
@@ -172,6 +179,12 @@ class WorkerGroup:
     ) -> Mapping[str, bytes]:
         """As the leader of the group, return the assignment of each member."""
         metadata = {member.member_id: bytes(member.metadata) for member in members}
+        log.debug(
+            "Group %s: this worker is the leader of generation %d and assigns connectors and tasks to members %s",
+            self._group_id,
+            generation.generation_id,
+            log_text.Listing(sorted(metadata)),
+        )
         if self.core.is_behind(metadata):
             await self._read_configs()
         return self.core.compute_assignments(
@@ -197,6 +210,12 @@ class WorkerGroup:
             len(self.core.assignment.tasks),
         )
         self._rebalances.on_completed(_now_ms())
+        log.debug(
+            "Group %s: after generation %d, this worker runs %s",
+            self._group_id,
+            generation.generation_id,
+            self.core.assignment,
+        )
         await self._carry_out(effects)
         if self._membership.is_stable:
             self._stable.set()
@@ -318,12 +337,14 @@ class WorkerGroup:
                 case group_core.AwaitStop(assignment):
                     await self._listener.wait_until_stopped(assignment)
                 case group_core.ReportStop(assignment):
+                    log.debug("Group %s: rejoining after the stop of revoked %s", self._group_id, assignment)
                     self._start_task(self._report_stop(assignment))
                 case group_core.ReadConfigs():
                     if not await self._read_configs():
                         self._start_task(self._leave_until_readable())
                         return
                 case group_core.Rejoin(reason, 0):
+                    log.debug("Group %s: rejoining: %s", self._group_id, reason)
                     self._stable.clear()
                     self._membership.rejoin(reason)
                 case group_core.Rejoin(reason, delay_ms):
@@ -341,6 +362,7 @@ class WorkerGroup:
         await self._carry_out(self.core.stopped(assignment))
 
     async def _read_configs(self) -> bool:
+        started = time.monotonic()
         try:
             snapshot = await self._configs.refresh(self._sync_timeout_s)
         except (ClientError, TimeoutError) as error:
@@ -352,6 +374,12 @@ class WorkerGroup:
             )
             return False
         self._failed_reads = 0
+        log.debug(
+            "Group %s: read the config topic to offset %d in %d ms",
+            self._group_id,
+            snapshot.offset,
+            log_text.ms_since(started),
+        )
         self._spawn(self.core.on_snapshot(snapshot))
         return True
 

@@ -24,7 +24,8 @@ _ERRORS = (
     "headrace.runtime.source_errors",
     "headrace.runtime.sink_errors",
 )
-_GROUP = ("headrace.herder.worker_group", "headrace_broker.client.membership")
+_MEMBERSHIP = "headrace_broker.client.membership"
+_GROUP = ("headrace.herder.worker_group", _MEMBERSHIP)
 _CONFIG_TOPIC = ("headrace.stores.kafka_config_store", "headrace.stores.config_topic_state")
 _STATUS_TOPIC = ("headrace.stores.kafka_status_store", "headrace.stores.status_topic_state")
 _CONSUMER = ("headrace_broker.client.consumer", "headrace_broker.client.fetcher")
@@ -34,13 +35,13 @@ _CLIENTS = "org.apache.kafka.clients"
 
 APACHE_LOGGERS: Mapping[str, tuple[str, ...]] = {
     "org.apache.kafka": ("headrace", "headrace_broker.client"),
-    "org.apache.kafka.connect": ("headrace",),
+    "org.apache.kafka.connect": ("headrace", _MEMBERSHIP),
     "org.apache.kafka.connect.file": ("headrace_connectors.file",),
     "org.apache.kafka.connect.transforms": ("headrace_transforms",),
     "org.apache.kafka.connect.util": ("headrace.stores.topic_log", "headrace.runtime.topic_creator"),
     "org.apache.kafka.connect.util.KafkaBasedLog": ("headrace.stores.topic_log",),
     "org.apache.kafka.connect.util.TopicAdmin": ("headrace.runtime.topic_creator",),
-    _RUNTIME: ("headrace.runtime", "headrace.herder", "headrace.plugins", "headrace.rest"),
+    _RUNTIME: ("headrace.runtime", "headrace.herder", "headrace.plugins", "headrace.rest", _MEMBERSHIP),
     f"{_RUNTIME}.AbstractHerder": ("headrace.herder.base", "headrace.herder.instances"),
     f"{_RUNTIME}.AbstractWorkerSourceTask": _SOURCE_TASK,
     f"{_RUNTIME}.SourceTaskOffsetCommitter": _SOURCE_TASK,
@@ -50,7 +51,7 @@ APACHE_LOGGERS: Mapping[str, tuple[str, ...]] = {
     f"{_RUNTIME}.WorkerSinkTask": _SINK_TASK,
     f"{_RUNTIME}.WorkerSourceTask": _SOURCE_TASK,
     f"{_RUNTIME}.WorkerTask": ("headrace.runtime.worker_task",),
-    f"{_RUNTIME}.distributed": ("headrace.herder",),
+    f"{_RUNTIME}.distributed": ("headrace.herder", _MEMBERSHIP),
     f"{_RUNTIME}.distributed.DistributedHerder": ("headrace.herder.distributed", "headrace.herder.instances"),
     f"{_RUNTIME}.distributed.EagerAssignor": ("headrace.herder.group_core",),
     f"{_RUNTIME}.distributed.IncrementalCooperativeAssignor": ("headrace.herder.group_core",),

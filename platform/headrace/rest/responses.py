@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
@@ -19,7 +20,7 @@ from headrace.herder.errors import (
     WorkerStoppingError,
 )
 from headrace.herder.stages import StageTracker, stage, track
-from headrace.metrics import logs
+from headrace.metrics import log_text, logs
 from headrace.rest.request_bodies import raw_body, release_body
 from headrace.runtime.worker_config import WorkerConfig
 
@@ -67,6 +68,18 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
                 error = new_error
 
     async def handle(request: Request) -> Response:
+        started = time.monotonic()
+        response = await respond(request)
+        log.debug(
+            "Request %s %s: status %d after %d ms",
+            request.method,
+            request.url.path,  # without the query, which may contain anything
+            response.status_code,
+            log_text.ms_since(started),
+        )
+        return response
+
+    async def respond(request: Request) -> Response:
         tracker = track()
         operation = asyncio.ensure_future(forward_if_needed(request))
         operation.add_done_callback(lambda _: release_body(request))

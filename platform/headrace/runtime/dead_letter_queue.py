@@ -7,12 +7,14 @@ message or stack trace is omitted.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from headrace.api.errors import ConfigError, ConnectError, DataError, RetriableError, UnknownField
+from headrace.metrics import log_text
 from headrace.runtime import client_configs, traces
 from headrace.runtime.error_policy import DeadLetterQueueConfig, Failure
 from headrace.runtime.spec import TaskSpec
@@ -24,6 +26,8 @@ from headrace_broker.client.delivery import Completion
 from headrace_broker.client.errors import BufferExhaustedError, ClientError, TimedOutError
 from headrace_broker.client.producer import Producer
 from headrace_broker.records.columns import RecordColumns
+
+log = logging.getLogger(__name__)
 
 REENCODED_HEADER = "__headrace.errors.reencoded"
 """Marks a record whose original bytes no longer exist: it was converted to bytes again."""
@@ -116,6 +120,12 @@ class DeadLetterQueue:
         await self._producer.close(timeout_ms)
 
     def _with_headers(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> RecordColumns:
+        log.debug(
+            "Task %s: sending the failed record of %s to the dead letter queue %s",
+            self._spec.name,
+            log_text.Listing(origin.items(), " ".join),
+            self.topic,
+        )
         headers = list(record.headers[0]) if record.headers else []
         if self._with_context:
             headers += self._context_headers(failure, origin)

@@ -154,6 +154,15 @@ class ErrorLog:
         self._counters.errors += 1
         if self._policy.tolerate:
             self._counters.skipped += 1
+        log.debug(
+            "Task %s: %s failed in stage %s, class %s, with %s after %d attempts",
+            self._task,
+            record,
+            failure.stage.value,
+            failure.class_name,
+            type(failure.error).__name__,  # its message may contain the record
+            failure.attempts,
+        )
         if not self._policy.log:
             return
         self._counters.errors_logged += 1

@@ -315,6 +315,13 @@ class SinkConsumer:
             return
         if (member_id := consumer.member_id) and member_id != self._member_id:
             self._member_id = member_id
+            log.debug(
+                "Task %s-%d: joined group %s as member %s",
+                self._connector.get("name"),
+                self._task,
+                self._config.group_id,
+                member_id,
+            )
             self._on_joined(member_id)
 
     async def _on_assigned(self, partitions: Iterable[TopicPartition]) -> None:

@@ -8,6 +8,7 @@ fails. The other records keep their order.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -17,6 +18,8 @@ from typing import Any, Protocol, Self, TypeVar
 from headrace.api.errors import ConnectError, RecordErrors, RetriableError
 from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, tolerance_exceeded
 from headrace.runtime.traces import message_of
+
+log = logging.getLogger(__name__)
 
 
 class Part(Protocol):
@@ -169,6 +172,14 @@ class RetryWithToleranceOperator:
         started_ms, attempts = self._now_ms(), 1
         while isinstance(error, RetriableError):
             delay_ms = self._policy.retry_delay_ms(attempts, self._now_ms() - started_ms, self._rng)
+            log.debug(
+                "Stage %s, class %s: attempt %d failed with %s; %s",
+                stage.value,
+                class_name,
+                attempts,
+                type(error).__name__,  # its message may contain the record
+                "no more attempts" if delay_ms is None else f"the next attempt is in {delay_ms} ms",
+            )
             if delay_ms is None or not self._wait_ms(delay_ms):
                 break
             attempts += 1

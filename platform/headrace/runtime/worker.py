@@ -350,6 +350,7 @@ class Worker:
         for message in self._log_levels.values():
             host.channel.notify(message)
         self._hosts.add(host)
+        log.debug("Process %s (pid %s): started", name, host.pid)
         watcher = asyncio.ensure_future(self._watch(host))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
@@ -358,6 +359,7 @@ class Worker:
     async def _watch(self, host: HostProcess) -> None:
         reason = await self._wait_for_exit(host)
         self._hosts.discard(host)
+        log.debug("Process %s (pid %s): %s", host.name, host.pid, reason)
         self._find_suspects(host)
         self._suspects.update(host.suspects)
         for instance in [each for each in self._instances.values() if each.host is host]:

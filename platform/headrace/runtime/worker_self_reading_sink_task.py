@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.api.task import SelfReadingSinkTask
+from headrace.metrics import log_text
 from headrace.runtime import client_configs
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
 from headrace.runtime.error_policy import ErrorPolicy
@@ -148,7 +150,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         if not moved:
             return
         assert self._admin is not None
-        timeout_s = self.spec.worker_ms("offset.flush.timeout.ms") / 1000
+        timeout_s, started = self.spec.worker_ms("offset.flush.timeout.ms") / 1000, time.monotonic()
         wanted = {partition: OffsetAndMetadata(offset) for partition, offset in moved.items()}
         try:
             with self.counters.offset_commit():
@@ -166,6 +168,13 @@ class WorkerSelfReadingSinkTask(WorkerTask):
             return
         with self._lock:
             self._committed.update(moved)
+        log.debug(
+            "Task %s: committed offsets %s of group %s in %d ms",
+            self.spec.name,
+            log_text.partition_offsets(moved),
+            self._group,
+            log_text.ms_since(started),
+        )
 
 
 class _Context(TaskContext):

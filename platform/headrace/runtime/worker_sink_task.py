@@ -12,13 +12,14 @@ import asyncio
 import logging
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from random import Random
 from typing import Any
 
 from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
+from headrace.metrics import log_text
 from headrace.runtime import client_configs
 from headrace.runtime import sink_task_core as core
 from headrace.runtime.chain import TransformChain
@@ -33,6 +34,7 @@ from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.fetched import FetchedChunk
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +150,10 @@ class WorkerSinkTask(WorkerTask):
             case Wait(until_ms):
                 self._wait_for_event(until_ms)
             case core.Convert(fetched):
+                started, skipped = time.monotonic(), self.counters.skipped
                 records = SinkRecords([batch for each in fetched for batch in self._convert(each)])
+                if log.isEnabledFor(logging.DEBUG):
+                    self._log_converted(fetched, records, self.counters.skipped - skipped, started)
                 self.errors.send_collected()
                 self.counters.records += sum(map(len, fetched))
                 self.counters.batches += len(fetched)
@@ -166,14 +171,22 @@ class WorkerSinkTask(WorkerTask):
             case core.Reported():
                 self._carry_out(self.core.reported(now_ms=_now_ms()))
             case core.Seek(positions):
+                log.debug("Task %s: rewinding to %s", self.spec.name, log_text.partition_offsets(positions))
                 self.from_loop(self._running.seek(positions))
             case core.SetPaused(paused, resumed):
+                log.debug(
+                    "Task %s: partitions %s are paused, partitions %s are not",
+                    self.spec.name,
+                    log_text.partitions(sorted(paused)),
+                    log_text.partitions(sorted(resumed)),
+                )
                 self.from_loop(self._running.pause(paused, resumed))
             case ReportState():
                 self.report_running()
             case core.Open(partitions):
                 for topic in {topic for topic, _ in partitions}:
                     self.use_topic(topic)
+                log.debug("Task %s: opening partitions %s", self.spec.name, log_text.partitions(partitions))
                 self.task.open(partitions)
             case core.Opened():
                 self._carry_out(self.core.opened())
@@ -183,10 +196,13 @@ class WorkerSinkTask(WorkerTask):
                 self.errors.release(released)
                 self._carry_out(self.core.release(released))
             case core.Close(partitions):
+                log.debug("Task %s: closing partitions %s", self.spec.name, log_text.partitions(partitions))
                 self.task.close(partitions)
             case core.LeaveGroup():
+                log.debug("Task %s: leaving group %s", self.spec.name, self._config.group_id)
                 self.from_loop(self._leave_group())
             case core.JoinGroup():
+                log.debug("Task %s: joining group %s again", self.spec.name, self._config.group_id)
                 self.open_client(self._open_consumer)
             case Fail(error):
                 raise error
@@ -208,6 +224,20 @@ class WorkerSinkTask(WorkerTask):
         raw = RawPart(fetched.topic, fetched.partition, fetched.columns)
         return [result for batch in self._from_bytes.convert(raw) for result in chain.apply(batch)]
 
+    def _log_converted(self, fetched: Sequence[Any], records: SinkRecords, skipped: int, started: float) -> None:
+        count = sum(map(len, fetched))
+        log.debug(
+            "Task %s: converted and transformed %d fetched records (%s) in %d ms: %d records to put, %d dropped by "
+            "transforms, %d skipped after errors",
+            self.spec.name,
+            count,
+            log_text.offset_ranges(fetched),
+            log_text.ms_since(started),
+            len(records),
+            count - skipped - len(records),
+            skipped,
+        )
+
     def _put(self, records: SinkRecords) -> None:
         started = time.monotonic()
         try:
@@ -216,6 +246,13 @@ class WorkerSinkTask(WorkerTask):
             effects = self.core.put_failed(error, now_ms=_now_ms())
         else:
             self.counters.add_call(len(records), time.monotonic() - started)
+            if len(records) and log.isEnabledFor(logging.DEBUG):
+                log.debug(
+                    "Task %s: put of %d records returned after %d ms",
+                    self.spec.name,
+                    len(records),
+                    log_text.ms_since(started),
+                )
             self.errors.raise_untolerated()
             effects = self.core.put_succeeded(now_ms=_now_ms())
         self._running.keep_alive()
@@ -225,6 +262,7 @@ class WorkerSinkTask(WorkerTask):
         if not is_final:  # after a final commit, the partitions are closed, whatever happens
             self.errors.raise_untolerated()
             self.errors.wait_for_reports()
+        started = time.monotonic()
         try:
             if is_final:
                 self.errors.wait_for_reports()
@@ -234,6 +272,14 @@ class WorkerSinkTask(WorkerTask):
             effects = self.core.pre_commit_failed(is_final=is_final)
         else:
             effects = self.core.pre_commit_succeeded(wanted, is_final=is_final)
+            if any(isinstance(each, core.Commit) for each in effects):
+                log.debug(
+                    "Task %s: pre_commit of offsets %s returned %s after %d ms",
+                    self.spec.name,
+                    log_text.partition_offsets(offsets),
+                    log_text.partition_offsets(wanted),
+                    log_text.ms_since(started),
+                )
         self._carry_out(effects)
 
     def _commit(self, effect: core.Commit) -> None:
@@ -254,8 +300,18 @@ class WorkerSinkTask(WorkerTask):
             self._carry_out(self.core.commit_succeeded(effect.offsets, effect.number))
 
     async def _commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
+        started, group = time.monotonic(), self._config.group_id
+        texts = log_text.partition_offsets(offsets)
+        log.debug("Task %s: committing offsets %s of group %s", self.spec.name, texts, group)
         with self.counters.offset_commit():
             await self._running.commit(offsets)
+        log.debug(
+            "Task %s: committed offsets %s of group %s in %d ms",
+            self.spec.name,
+            texts,
+            group,
+            log_text.ms_since(started),
+        )
 
     def _committed(self, effect: core.Commit, done: Future[Any]) -> list[core.Effect]:
         error = done.exception()
@@ -303,13 +359,36 @@ class WorkerSinkTask(WorkerTask):
     def _handle_consumer_event(self, event: ConsumerEvent) -> list[core.Effect]:
         match event:
             case Polled(epoch, chunks):
-                return self.core.on_fetched(chunks, is_current=epoch == self._running.epoch)
+                is_current = epoch == self._running.epoch
+                if chunks and log.isEnabledFor(logging.DEBUG):
+                    self._log_fetched(chunks, is_current=is_current)
+                return self.core.on_fetched(chunks, is_current=is_current)
             case Assigned(positions):
+                log.debug(
+                    "Task %s: received partitions with positions %s",
+                    self.spec.name,
+                    log_text.partition_offsets(positions),
+                )
                 return self.core.on_assigned(positions)
             case Revoked(partitions, is_lost):
+                log.debug(
+                    "Task %s: %s partitions %s",
+                    self.spec.name,
+                    "lost" if is_lost else "the group revokes",
+                    log_text.partitions(partitions),
+                )
                 return self.core.on_revoked(partitions, is_lost=is_lost)
             case ConsumerFailed(error):
                 return [Fail(error)]
+
+    def _log_fetched(self, chunks: Sequence[FetchedChunk], *, is_current: bool) -> None:
+        log.debug(
+            "Task %s: the consumer fetched %d bytes of %s%s",
+            self.spec.name,
+            sum(chunk.size_bytes for chunk in chunks),
+            log_text.chunk_ranges(chunks),
+            "" if is_current else "; they are discarded because of a later seek",
+        )
 
     async def _open_consumer(self) -> None:
         config, spec = self.plugins.connector_config, self.spec

@@ -20,7 +20,7 @@ from headrace.api.errors import ConnectError
 from headrace.api.task import RecordMetadata, SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
-from headrace.metrics import logs
+from headrace.metrics import log_text, logs
 from headrace.runtime import client_configs
 from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
@@ -168,8 +168,11 @@ class WorkerSourceTask(WorkerTask):
             case core.Send():
                 self._send(effect)
             case core.Convert(polled, batch, by_record):
+                started, skipped = time.monotonic(), self.counters.skipped
                 outgoing = self._convert_by_record(batch) if by_record else self._convert(batch)
                 self.counters.batches += 1
+                if log.isEnabledFor(logging.DEBUG):
+                    self._log_converted(batch, outgoing, self.counters.skipped - skipped, started)
                 self._call_core(self.core.converted, polled, outgoing)
             case core.Poll():
                 self._poll()
@@ -206,8 +209,35 @@ class WorkerSourceTask(WorkerTask):
                 effects = self.core.poll_failed(error, now_ms=_monotonic_ms())
             self._carry_out(effects)
         else:
-            self.counters.add_call(sum(map(len, batches)), time.monotonic() - started)
+            count = sum(map(len, batches))
+            self.counters.add_call(count, time.monotonic() - started)
+            if batches and log.isEnabledFor(logging.DEBUG):
+                log.debug(
+                    "Task %s: poll returned %d records in %d batches after %d ms",
+                    self.spec.name,
+                    count,
+                    len(batches),
+                    log_text.ms_since(started),
+                )
             self._call_core(self.core.polled, batches)
+
+    def _log_converted(
+        self, batch: SourceBatch, outgoing: list[core.OutgoingRecords], skipped: int, started: float
+    ) -> None:
+        converted = sum(len(each.columns) for each in outgoing)
+        log.debug(
+            "Task %s: transformed and converted %d records of source partition %s up to offset %s in %d ms: %d records "
+            "to send to topic %s, %d dropped by transforms, %d skipped after errors",
+            self.spec.name,
+            len(batch),
+            batch.source_partition,
+            batch.source_offset,
+            log_text.ms_since(started),
+            converted,
+            log_text.Listing(sorted({each.topic for each in outgoing})),
+            len(batch) - skipped - converted,
+            skipped,
+        )
 
     def _convert(self, batch: SourceBatch, index: int | None = None) -> list[core.OutgoingRecords]:
         now_ms = _now_ms()
@@ -234,6 +264,14 @@ class WorkerSourceTask(WorkerTask):
         # Only `commit_record` and the dead letter queue need the columns, and then each record is sent alone.
         kept = send if records.index is not None else send.without_columns()
         on_done = partial(self._on_acknowledged, kept, count)
+        if records.index is None and log.isEnabledFor(logging.DEBUG):  # otherwise, this would be a line per record
+            log.debug(
+                "Task %s: sending %d records to topic %s, partition %s",
+                self.spec.name,
+                count,
+                records.topic,
+                "selected by the producer" if records.partition is None else records.partition,
+            )
         producer.send_with_callback(records.topic, records.partition, columns, on_done)
         self.counters.records += count
 
@@ -287,6 +325,15 @@ class WorkerSourceTask(WorkerTask):
         if send.records.index is not None and sent is not None:
             metadata = _record_metadata(sent, send.records.columns.timestamps)
         self._report_event(self.core.acknowledged, send, metadata, error)
+        is_last = send.polled.submission.is_acknowledged
+        if sent is not None and (is_last or send.records.index is None) and log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "Task %s: acknowledged %s, so source offset %s %s",
+                self.spec.name,
+                log_text.written(sent.parts or (sent,)),
+                send.polled.submission.offset,
+                "can be committed" if is_last else "waits for the other records of its batch",
+            )
 
     def _on_dlq_acknowledged(self, submission: Submission, error: ConnectError | None) -> None:
         self._report_event(self.core.dlq_acknowledged, submission, error)
@@ -313,6 +360,7 @@ class WorkerSourceTask(WorkerTask):
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
         producer = self._producer
         assert producer is not None
+        started = time.monotonic()
         try:
             if self._topic_creator is not None:
                 await self._topic_creator.ensure(topic)
@@ -320,6 +368,7 @@ class WorkerSourceTask(WorkerTask):
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
             self._report_event(self.core.topic_failed, topic, error)
         else:
+            log.debug("Task %s: topic %s is ready after %d ms", self.spec.name, topic, log_text.ms_since(started))
             self._report_event(self.core.topic_ready, topic)
 
     async def _commit(self) -> None:
@@ -330,7 +379,9 @@ class WorkerSourceTask(WorkerTask):
             await self._commit_offsets(effect)
 
     async def _commit_offsets(self, commit: core.CommitOffsets) -> None:
-        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms")
+        timeout_ms, started = self.spec.worker_ms("offset.flush.timeout.ms"), time.monotonic()
+        texts = log_text.source_offsets(commit.offsets)
+        log.debug("Task %s: committing the offsets of %d source partitions", self.spec.name, len(commit.offsets))
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._commit_lock:
                 await self.commit_offsets(commit.offsets)
@@ -341,6 +392,9 @@ class WorkerSourceTask(WorkerTask):
             commit_failed = partial(self.core.commit_failed, is_permanent=_is_permanent(error))
             self._report_event(commit_failed, error)
         else:
+            log.debug(
+                "Task %s: committed source offsets %s in %d ms", self.spec.name, texts, log_text.ms_since(started)
+            )
             self._report_event(self.core.commit_succeeded, commit.offsets)
 
     async def _flush(self, producer: Producer) -> None:

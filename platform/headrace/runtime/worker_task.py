@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.api.task import Task
-from headrace.metrics import logs
+from headrace.metrics import log_text, logs
 from headrace.plugins import missing_modules
 from headrace.runtime import messages, worker_watch
 from headrace.runtime.channel import Channel
@@ -122,6 +122,7 @@ class WorkerTask:
 
     async def stop(self) -> None:
         """Request the end of the thread and wait until it has ended."""
+        log.debug("Task %s: the worker stops the task", self.spec.name)
         self.stopping.set()
         self.wake()
         waking = self.loop.run_in_executor(None, self._wake_task)
@@ -135,6 +136,7 @@ class WorkerTask:
 
     def set_paused(self, paused: bool) -> None:
         """Pause or resume the task. The thread reports PAUSED when the task has paused."""
+        log.debug("Task %s: the worker %s the task", self.spec.name, "pauses" if paused else "resumes")
         self._paused = paused
         self.wake()
 
@@ -191,7 +193,15 @@ class WorkerTask:
 
         Raises ClosedError if the task is stopped meanwhile.
         """
+        started = time.monotonic()
+        log.debug(
+            "Task %s: calling start of %s, version %s",
+            self.spec.name,
+            type(self.task).display_class(),
+            type(self.task).version,
+        )
         self.plugins.start_task(self.task)
+        log.debug("Task %s: start returned after %d ms", self.spec.name, log_text.ms_since(started))
         self._result(self.later(self._begin_when_confirmed()))
 
     def wait_before_retry(self, delay_ms: int) -> bool:
@@ -216,7 +226,10 @@ class WorkerTask:
 
     async def read_offsets(self, partitions: list[dict[Any, Any]]) -> list[dict[str, Any] | None]:
         """Return the committed offsets of these source partitions. Raises RemoteError, ChannelClosed."""
-        return await self._channel.request(messages.ReadOffsets(self._instance, partitions))
+        found = await self._channel.request(messages.ReadOffsets(self._instance, partitions))
+        offsets = log_text.source_offsets(list(zip(partitions, found, strict=True)))
+        log.debug("Task %s: read committed source offsets %s", self.spec.name, offsets)
+        return found
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in parallel with the thread. The coroutine is cancelled when the task ends."""

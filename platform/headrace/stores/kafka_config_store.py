@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from headrace.metrics import log_text
 from headrace.stores import config_records
 from headrace.stores.config_store import ConfigChange, ConfigSnapshot, Listener, PutLogLevel, RequestRestart
 from headrace.stores.config_topic_state import ConfigTopicState
@@ -44,6 +45,7 @@ class KafkaConfigStore:
         async with self._write_lock, self._timeout(WRITE_TIMEOUT_S):
             await self._log.read_to_end()
             for records in config_records.steps(change):
+                log.debug("Config topic: writing %s", log_text.Listing([key for key, _ in records]))
                 await self._log.append([(key.encode(), value) for key, value in records])
                 await self._log.read_to_end()
         return self._state.snapshot().offset
@@ -69,6 +71,7 @@ class KafkaConfigStore:
             raise TimeoutError(f"no response within {timeout_s:g} s") from error
 
     def _on_record(self, record: TopicRecord) -> None:
+        log.debug("Config topic: read the record with key %r at offset %d", record.key, record.offset)
         change = self._state.apply(record.offset, record.key, record.value)
         if change is None or self._listener is None:  # no listener yet: `start` returns the state
             return

@@ -91,7 +91,9 @@ class KafkaStatusStore:
             self._state.on_written(key, None)
             log.error("Status topic: the record with key %s could not be written: %s", encode_key(key).decode(), error)
         else:
-            self._state.on_written(key, write.result().base_offset)
+            offset = write.result().base_offset
+            log.debug("Status topic: wrote the record with key %s at offset %d", encode_key(key).decode(), offset)
+            self._state.on_written(key, offset)
 
     def _on_record(self, record: TopicRecord) -> None:
         read = self._state.apply(record.offset, record.key, record.value)

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from headrace.metrics import log_text
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.cluster_view import ClusterView, TopicView
 from headrace_broker.client.config import ClientConfig
@@ -110,6 +112,7 @@ class TopicLogs:
         self._topics = {view.name: view for view in views}
         self._known_counts = {view.name: len(view.partitions) for view in views}
         self._consumer.assign([(view.name, number) for view in views for number in range(len(view.partitions))])
+        log.debug("Internal topics: reading %s from the beginning", log_text.partitions(self._consumer.assignment))
         cluster.listeners.append(self._on_metadata)
         self._task = asyncio.create_task(self._follow())
         await self.read_to_end(self._listeners)
@@ -146,6 +149,7 @@ class TopicLogs:
         """
         for topic in topics:
             self.check_exists(topic)
+        started = time.monotonic()
         consumer = self._consumer
         assert consumer is not None
         partitions = [partition for partition in consumer.assignment if partition[0] in topics]
@@ -153,6 +157,7 @@ class TopicLogs:
         ends = {partition: found.offset for partition, found in listed.items()}
         async with self._progress:
             await self._progress.wait_for(lambda: _has_read_to(consumer, ends))
+        log.debug("Internal topics: read to %s in %d ms", log_text.partition_offsets(ends), log_text.ms_since(started))
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic."""
