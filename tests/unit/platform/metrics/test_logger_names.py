@@ -60,3 +60,9 @@ def test_error_for_an_unknown_class_of_apache_kafka_names_the_nearest_known_logg
 
 def test_listed_loggers_include_packages_that_this_process_has_not_imported() -> None:
     assert {"headrace_connectors.s3", "headrace_transforms.predicates", "headrace.stores"} <= set(logger_names.listed())
+
+
+def test_documentation_lists_the_loggers_of_apache_kafka() -> None:
+    text = (Path(__file__).parents[4] / "docs/logging.md").read_text()
+    for name, names in APACHE_LOGGERS.items():
+        assert f"| `{name}` | {', '.join(f'`{each}`' for each in names)} |" in text
