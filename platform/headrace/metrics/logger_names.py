@@ -100,7 +100,7 @@ def resolve(name: str, directories: Iterable[str] = ()) -> tuple[str, ...]:
 
     Raises UnknownLoggerError.
     """
-    if name in ROOT_NAMES:
+    if name.lower() in ROOT_NAMES:
         return ("root",)
     if name in APACHE_LOGGERS:
         return APACHE_LOGGERS[name]

@@ -22,6 +22,10 @@ def test_logger_of_apache_kafka_is_replaced_by_the_loggers_with_its_task() -> No
     assert names == ("headrace.runtime.worker_source_task", "headrace.runtime.source_task_core")
 
 
+def test_root_logger_is_found_in_any_case() -> None:
+    assert resolve("ROOT") == resolve("root") == ("root",)
+
+
 def test_name_of_a_module_is_accepted_and_the_module_is_not_imported() -> None:
     sys.modules.pop("wsgiref.simple_server", None)
     assert resolve("wsgiref.simple_server") == ("wsgiref.simple_server",)
