@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 
 from headrace.data.value_replacer import ValueReplacer
+from headrace.metrics.exception_summary import summary_lines
 from headrace.metrics.logger_names import ROOT_NAMES, existing, listed, resolve
 
 MASK = "[hidden]"
@@ -101,12 +102,14 @@ class LineFormatter(logging.Formatter):
     """Formats log records as Kafka does, with the connector context before the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the formatted log record, including its stack trace."""
+        """Return the formatted log record. As in Kafka's log, a stack trace begins with the class and message."""
         seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         where = connector_context.get() or _process_context
         level = _LEVEL_NAMES.get(record.levelno, record.levelname)
         text = f"[{seconds},{int(record.msecs):03d}] {level} {where}{record.getMessage()} ({record.name})"
         if record.exc_info:
+            if (error := record.exc_info[1]) is not None:
+                text += "".join(f"\n{line}" for line in summary_lines(error))
             text += "\n" + self.formatException(record.exc_info)
         return secrets.mask(text)
 

@@ -174,5 +174,5 @@ class ErrorLog:
             record,
             f", record value {value!r}" if self._policy.log_messages and value is not None else "",
             failure.message,
-            traces.trace_of(failure.error).rstrip("\n"),
+            traces.traceback_of(failure.error).rstrip("\n"),
         )

@@ -1,4 +1,7 @@
-"""Creates the stack traces of failed connectors, tasks and records, and finds the exception in a stack trace.
+"""Creates the stack traces of failed connectors, tasks and records.
+
+A stack trace begins with the class and message of the exception and of its causes (`metrics/exception_summary.py`).
+Then follows Python's traceback.
 
 A task may create thousands of traces of failed records per second, and most of their frames are the same. For each
 frame, `traceback` accesses the file system and parses the source line, so this module caches the texts of frames.
@@ -11,28 +14,38 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from headrace.metrics import logs
+from headrace.metrics.exception_summary import summary_lines, text_of
 
 TRACE_LENGTH_MAX = 32_768
 """A status with a trace of this length fits into a record of the status topic, whichever characters it contains."""
+SUMMARY_LENGTH_MAX = 4_096
+"""The maximum length of the class and message of each exception before the traceback."""
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the stack trace of an error with masked secrets. The middle of a long trace is omitted."""
+    """Return the stack trace of an error with masked secrets: its class and message, its causes, and the traceback.
+
+    The middle of a long message or trace is omitted.
+    """
+    summary = "\n".join(_shorten(logs.secrets.mask(line), SUMMARY_LENGTH_MAX) for line in summary_lines(error)) + "\n"
+    details = _traceback(error)
+    return _shorten(details if details == summary else summary + details)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return Python's traceback of an error with masked secrets. The middle of a long traceback is omitted."""
+    return _shorten(_traceback(error))
+
+
+def _traceback(error: BaseException) -> str:
     formatted = traceback.TracebackException(type(error), error, None, limit=0, compact=True)
     _set_frames(formatted, error)
-    return _shorten(logs.secrets.mask("".join(formatted.format())))
+    return logs.secrets.mask("".join(formatted.format()))
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an error with masked secrets. The middle of a long message is omitted.
-
-    The exception may be a plug-in's, and its `__str__` may fail. The message is then the text that `traceback` uses.
-    """
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - a plug-in's code may raise anything
-        text = "<exception str() failed>"
-    return _shorten(logs.secrets.mask(text))
+    """Return the message of an error with masked secrets. The middle of a long message is omitted."""
+    return _shorten(logs.secrets.mask(text_of(error)))
 
 
 class _Frames(traceback.StackSummary):
@@ -87,25 +100,14 @@ def _frames_of(trace: TracebackType | None) -> _Frames:
     return frames
 
 
-def _shorten(text: str) -> str:
-    omitted = len(text) - TRACE_LENGTH_MAX
+def _shorten(text: str, length_max: int = TRACE_LENGTH_MAX) -> str:
+    omitted = len(text) - length_max
     if omitted <= 0:
         return text
-    end = TRACE_LENGTH_MAX // 4
-    return f"{text[: TRACE_LENGTH_MAX - end]}\n... {omitted} characters omitted ...\n{text[-end:]}"
+    end = length_max // 4
+    return f"{text[: length_max - end]}\n... {omitted} characters omitted ...\n{text[-end:]}"
 
 
 def exception_line(trace: str) -> str:
-    """Return the line with the type and message of the last exception in a trace.
-
-    This is the first line after the frames. It is not always the last line of the trace, because a database's message
-    may have several lines, and its last line may contain only a caret.
-    """
-    found = ""
-    is_in_frames = False
-    for line in trace.strip().splitlines():
-        if line.startswith(("Traceback (most recent call last)", '  File "')):
-            is_in_frames = True
-        elif is_in_frames and line and not line[0].isspace():
-            found, is_in_frames = line, False
-    return found or trace.strip().partition("\n")[0]
+    """Return the first line of a trace, which contains the class and message of the exception."""
+    return trace.strip().partition("\n")[0]

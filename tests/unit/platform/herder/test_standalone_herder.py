@@ -101,7 +101,9 @@ async def test_restart_request_fails_if_the_connector_or_task_fails_to_start(
     start = worker.start_connector
 
     async def fail(*_: Any) -> str:
-        raise RemoteError("ValueError", "no", "Traceback (most recent call last):\n  File x\nValueError: no")
+        raise RemoteError(
+            "ValueError", "no", "ValueError: no\nTraceback (most recent call last):\n  File x\nValueError: no"
+        )
 
     monkeypatch.setattr(worker, "start_connector", fail)
     monkeypatch.setattr(worker, "start_task", fail)

@@ -57,6 +57,14 @@ def test_secrets_are_masked_in_log_messages_and_stack_traces() -> None:
     assert "scott [hidden]" in text
 
 
+def test_stack_trace_in_a_log_line_begins_with_the_class_and_message_of_the_exception() -> None:
+    try:
+        raise ValueError("cannot insert")
+    except ValueError:
+        text = line("Task a-0: failed", exc_info=True)
+    assert text.splitlines()[1:3] == ["ValueError: cannot insert", "Traceback (most recent call last):"]
+
+
 def test_escaped_forms_of_a_secret_are_masked() -> None:
     secret = 'p4ss"w\\\u00f6r d+/%'
     logs.secrets.add([secret])

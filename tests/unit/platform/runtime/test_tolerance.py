@@ -20,7 +20,7 @@ from headrace.runtime.error_policy import (
     ToleranceExceeded,
 )
 from headrace.runtime.tolerance import RetryWithToleranceOperator
-from headrace.runtime.traces import trace_of
+from headrace.runtime.traces import exception_line, trace_of
 from support.errors import error_policy
 from support.transforms import make_plugin, source_batch
 
@@ -126,7 +126,7 @@ def test_error_of_a_transform_names_its_alias_once(
     with pytest.raises(ToleranceExceeded) as caught:
         TransformChain([Step(transform)], stages(error_policy())[0]).apply(source_batch([value]))
     where = f"stage TRANSFORMATION, class {transform.display_class()}: transform shorten: "
-    for text in (str(caught.value), trace_of(caught.value)):
+    for text in (str(caught.value), exception_line(trace_of(caught.value))):
         assert text.count("shorten") == 1
         assert where in text
         assert message in text

@@ -8,9 +8,10 @@ import traceback
 
 import pytest
 
+from headrace.api.errors import ConnectError
 from headrace.runtime.counters import Counters
 from headrace.runtime.error_policy import ErrorLog, Failure, Stage, tolerance_exceeded
-from headrace.runtime.traces import TRACE_LENGTH_MAX, exception_line, message_of, trace_of
+from headrace.runtime.traces import TRACE_LENGTH_MAX, exception_line, message_of, trace_of, traceback_of
 from headrace.stores.status_records import encode_status
 from headrace.stores.status_store import State, Status
 from support.errors import error_policy
@@ -18,29 +19,64 @@ from support.errors import error_policy
 SQL_MESSAGE = 'syntax error at or near "FROMM"\nLINE 1: SELECT * FROMM orders\n                 ^\nHINT:  Check it.'
 
 
-def python_trace(error: Exception, cause: Exception | None = None) -> str:
+def raise_from(cause: Exception, error: Exception) -> Exception:
     try:
         try:
-            if cause is not None:
-                raise cause
+            raise cause
         except Exception as first:
             raise error from first
-        raise error
-    except Exception:  # noqa: BLE001 - the test raises any error
-        return traceback.format_exc()
+    except Exception as caught:  # noqa: BLE001 - the test raises any error
+        return caught
+
+
+def test_trace_begins_with_the_class_and_message_of_the_exception_and_then_of_its_causes() -> None:
+    error = raise_from(raise_from(KeyError("orders"), ValueError(SQL_MESSAGE)), ConnectError("\nthe query failed\n"))
+    error.add_note("a note")
+    lines = trace_of(error).splitlines()
+    assert lines[:8] == [
+        "headrace.data.errors.ConnectError: the query failed",
+        "a note",
+        *f"Caused by: ValueError: {SQL_MESSAGE}".splitlines(),
+        "Caused by: KeyError: 'orders'",
+        "Traceback (most recent call last):",
+    ]
+
+
+def test_trace_begins_with_the_exception_and_not_with_the_exception_that_was_being_handled() -> None:
+    assert trace_of(chained()).splitlines()[:5] == [
+        "ValueError: context",
+        "a note",
+        "Raised while handling: RuntimeError: cause",
+        "Caused by: KeyError: 'missing'",
+        "Traceback (most recent call last):",
+    ]
+
+
+def test_trace_does_not_name_a_suppressed_context() -> None:
+    error = raise_from(KeyError("internal"), ValueError("bad value"))
+    error.__cause__ = None
+    error.__suppress_context__ = True
+    assert trace_of(error).splitlines()[:2] == ["ValueError: bad value", "Traceback (most recent call last):"]
+
+
+def test_trace_lists_at_most_ten_causes_before_the_traceback() -> None:
+    error = raised(ValueError("0"))
+    for number in range(1, 15):
+        error = raise_from(error, ValueError(str(number)))
+    assert trace_of(error).partition("Traceback")[0].count("Caused by") == 10
 
 
 def test_exception_line_contains_only_the_first_line_of_a_message() -> None:
-    assert exception_line(python_trace(ValueError(SQL_MESSAGE))) == 'ValueError: syntax error at or near "FROMM"'
+    assert exception_line(trace_of(raised(ValueError(SQL_MESSAGE)))) == 'ValueError: syntax error at or near "FROMM"'
 
 
 def test_exception_line_contains_the_last_exception_of_an_exception_chain() -> None:
-    trace = python_trace(RuntimeError("the query failed"), ValueError(SQL_MESSAGE))
+    trace = trace_of(raise_from(ValueError(SQL_MESSAGE), RuntimeError("the query failed")))
     assert exception_line(trace) == "RuntimeError: the query failed"
 
 
 def test_exception_line_contains_only_the_class_name_if_the_exception_has_no_message() -> None:
-    assert exception_line(python_trace(ValueError())) == "ValueError"
+    assert exception_line(trace_of(raised(ValueError()))) == "ValueError"
 
 
 def test_exception_line_is_the_first_line_of_a_text_without_stack_frames() -> None:
@@ -57,7 +93,7 @@ def test_status_with_the_stack_trace_of_a_very_long_error_message_fits_into_a_st
 def test_long_trace_keeps_the_beginning_and_the_end() -> None:
     trace = trace_of(ValueError(f"cannot insert {'x' * 100_000} into orders"))
     assert exception_line(trace).startswith("ValueError: cannot insert xxx")
-    assert "characters omitted" in trace
+    assert trace.count("characters omitted") == 2  # in the message before the traceback, and in the traceback
     assert trace.endswith("xxx into orders\n")
     assert len(trace) < TRACE_LENGTH_MAX + 100
 
@@ -120,9 +156,10 @@ def cyclic() -> Exception:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_trace_equals_the_text_of_pythons_traceback_module(error: Exception) -> None:
+def test_trace_ends_with_the_text_of_pythons_traceback_module(error: Exception) -> None:
     expected = "".join(traceback.format_exception(error))
-    assert [trace_of(error), trace_of(error)] == [expected, expected]
+    assert [traceback_of(error), traceback_of(error)] == [expected, expected]
+    assert trace_of(error).endswith(f"\n{expected}") or trace_of(error) == expected
 
 
 def test_second_trace_reuses_the_formatted_frames_of_the_first_trace(monkeypatch: pytest.MonkeyPatch) -> None:
