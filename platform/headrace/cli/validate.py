@@ -6,8 +6,7 @@ and no `connector.class`.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import click
 from headrace.api.errors import ConnectError
 from headrace.cli.files import FileError, read_connector_to_check, read_properties
 from headrace.metrics import logs
+from headrace.metrics.logged_warnings import logged_warnings
 from headrace.runtime.worker_config import WorkerConfig, is_distributed
 
 
@@ -63,7 +63,7 @@ def _validate_worker(path: Path) -> bool:
         return False
     is_group = is_distributed(properties)
     try:
-        with _print_log_as_warnings(path):
+        with _print_logged_warnings(path):
             originals = properties
             properties, unresolved = resolve_variables(originals)
             logs.mask_secrets_of(properties)
@@ -75,8 +75,7 @@ def _validate_worker(path: Path) -> bool:
     except ConnectError as error:
         click.echo(f"{path}: {error}", err=True)
         return False
-    for warning in result.warnings:
-        click.echo(f"{path}: warning: {logs.secrets.mask(warning)}", err=True)
+    _print_warnings(path, result.warnings)
     errors = [*result.errors, *plugin_errors]
     for message in errors:
         click.echo(f"{path}: {logs.secrets.mask(message)}", err=True)
@@ -88,23 +87,23 @@ def _validate_worker(path: Path) -> bool:
 def _validate_file(path: Path, worker: dict[str, str]) -> bool:
     from headrace.runtime.worker_connector import validate_config
 
-    try:
-        connector = read_connector_to_check(path)
-        with _print_log_as_warnings(path):
+    with logged_warnings() as logged:
+        try:
+            connector = read_connector_to_check(path)
             result = validate_config(connector.config, worker, None)
-    except FileError as error:
-        click.echo(str(error), err=True)
-        return False
-    except ConnectError as error:
-        click.echo(f"{path}: {error}", err=True)
-        return False
+        except FileError as error:
+            click.echo(str(error), err=True)
+            return False
+        except ConnectError as error:
+            _print_warnings(path, logged)
+            click.echo(f"{path}: {error}", err=True)
+            return False
     # An error about two keys is reported for both. Print it once, after the first key unless it names this key.
     errors: dict[str, str] = {}
     for item in result["configs"]:
         for message in item["value"]["errors"]:
             errors.setdefault(message, "" if item["value"]["name"] in message else f"{item['value']['name']}: ")
-    for warning in result["warnings"]:
-        click.echo(f"{path}: warning: {warning}", err=True)
+    _print_warnings(path, [*logged, *result["warnings"], *result["connector_warnings"]])
     for message, key in errors.items():
         click.echo(f"{path}: {key}{logs.secrets.mask(message)}", err=True)
     if not errors:
@@ -112,23 +111,16 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
     return not errors
 
 
+def _print_warnings(path: Path, warnings: Iterable[str]) -> None:
+    for warning in dict.fromkeys(map(logs.secrets.mask, warnings)):
+        click.echo(f"{path}: warning: {warning}", err=True)
+
+
 @contextmanager
-def _print_log_as_warnings(path: Path) -> Iterator[None]:
+def _print_logged_warnings(path: Path) -> Iterator[None]:
     """Print the warnings and errors that plug-ins log while they validate the file `path`."""
-    handler = _WarningPrinter(path)
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-
-
-class _WarningPrinter(logging.Handler):
-    def __init__(self, path: Path) -> None:
-        super().__init__(logging.WARNING)
-        self._path = path
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print a log record as a warning about the file."""
-        click.echo(f"{self._path}: warning: {logs.secrets.mask(record.getMessage())}", err=True)
+    with logged_warnings() as logged:
+        try:
+            yield
+        finally:
+            _print_warnings(path, logged)

@@ -52,7 +52,7 @@ class Validation:
     definitions: dict[str, ConfigKey] = field(default_factory=dict)
     values: dict[str, ConfigValue] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    """A warning for each unknown key and each unresolved variable; not part of Connect's response."""
+    """A warning for each unknown key and each unresolved variable, and for values whose effect surprises users."""
     connector_warnings: list[str] = field(default_factory=list)
     """The result of the connector's `warnings`, which a worker logs when it starts the connector."""
 
@@ -398,7 +398,7 @@ def _known_keys(
 
 
 def _redact(result: Validation, props: Props, originals: Props) -> None:
-    """Replace resolved values with their variables, in values, error messages and the warnings of the connector.
+    """Replace resolved values with their variables, in values, error messages and warnings.
 
     `props` contains the resolved values, and `originals` the variables.
     """
@@ -408,6 +408,7 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
         if original is not None and original != props.get(value.name):
             value.value = original
         value.errors = list(map(replacer.replace, value.errors))
+    result.warnings = list(map(replacer.replace, result.warnings))
     result.connector_warnings = list(map(replacer.replace, result.connector_warnings))
 
 

@@ -17,6 +17,7 @@ from headrace.api.config import ConfigType, config_def
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConnectError
 from headrace.metrics import logs
+from headrace.metrics.logged_warnings import logged_warnings
 from headrace.plugins import missing_modules, registry
 from headrace.plugins.connector_config import framework_value
 from headrace.plugins.variables import ConfigResolver, UnresolvedVariable, VariableRestorer
@@ -305,7 +306,8 @@ def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[st
 def validate_config(config: Mapping[str, str | None], worker: Mapping[str, str], plugin: str | None) -> dict[str, Any]:
     """Validate a configuration. Raises ConnectError.
 
-    Return the REST API's format with `type`, `warnings` and `connector_warnings` added.
+    Return the REST API's format with `type`, `warnings` and `connector_warnings` added. `connector_warnings` also
+    contains the warnings that the connector logs during the validation.
     """
     from headrace.plugins.validation import validate_connector
     from headrace.runtime.client_overrides import override_problems
@@ -313,16 +315,21 @@ def validate_config(config: Mapping[str, str | None], worker: Mapping[str, str],
     nulls = {key: value for key, value in config.items() if value is None}
     values, resolver = _resolve({key: value for key, value in config.items() if value is not None}, worker)
     with_nulls = {**values, **nulls}
-    result = validate_connector(
-        with_nulls,
-        worker,
-        originals=config,
-        plugin=plugin,
-        client_overrides=lambda found: override_problems(found, with_nulls, worker),
-        unresolved=resolver.unresolved,
-    )
-    added = {"type": result.type, "warnings": result.warnings, "connector_warnings": result.connector_warnings}
-    return result.as_json() | added
+    with logged_warnings() as logged:
+        result = validate_connector(
+            with_nulls,
+            worker,
+            originals=config,
+            plugin=plugin,
+            client_overrides=lambda found: override_problems(found, with_nulls, worker),
+            unresolved=resolver.unresolved,
+        )
+    return {
+        **result.as_json(),
+        "type": result.type,
+        "warnings": list(map(logs.secrets.mask, result.warnings)),
+        "connector_warnings": [*map(logs.secrets.mask, result.connector_warnings), *logged],
+    }
 
 
 async def plugin_config(worker: dict[str, str], plugin: str) -> list[dict[str, Any]]:

@@ -113,6 +113,43 @@ def test_client_override_with_an_unknown_key_causes_a_warning(tmp_path: Path) ->
     )
 
 
+PLUGIN = """
+import logging
+
+from headrace.api import SourceConnector, SourceTask
+
+
+class WarningTask(SourceTask):
+    pass
+
+
+class WarningSource(SourceConnector):
+    task_class = WarningTask
+
+    def validate(self, props, values):
+        logging.getLogger("acme").warning("The server %s is old", props["server"])
+
+    def warnings(self, config):
+        yield "The server has no index"
+"""
+
+
+def test_warnings_of_the_connector_and_warnings_that_it_logs_are_printed_once(tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "acme_warnings.py").write_text(PLUGIN)
+    connector = {"name": "c", "connector.class": "WarningSource", "server": "s1"}
+    assert validate(tmp_path, connector, {"plugin.path": str(plugins)}) == (
+        0,
+        [
+            "warning: The server s1 is old",
+            "warning: Unknown configuration key server is ignored",
+            "warning: The server has no index",
+            "c is valid",
+        ],
+    )
+
+
 PROVIDER = {"config.providers": "env", "config.providers.env.class": "EnvVarConfigProvider"}
 
 

@@ -156,6 +156,11 @@ def test_validation_returns_the_warnings_of_the_connector_without_the_values_of_
     props = {"name": "c", "connector.class": f"{__name__}:CheckedSource", "table": "t", "password": "s3cret"}
     result = validate_connector(props, WORKER, originals={**props, "password": "${env:PASSWORD}"})
     assert result.connector_warnings == ["Table t is slow (${env:PASSWORD})"]
+    props = {"name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "t", "transaction.boundary": "poll"}
+    result = validate_connector(props, WORKER, originals={**props, "transaction.boundary": "${env:BOUNDARY}"})
+    assert result.warnings == [
+        "transaction.boundary=${env:BOUNDARY} has no effect: source tasks write without transactions"
+    ]
     [text] = validate(CheckedSource, table="bad warnings").errors
     assert text == "CheckedSource.warnings: RuntimeError: boom"
 
