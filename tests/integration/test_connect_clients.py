@@ -124,6 +124,27 @@ def test_command_line_of_kafka_connect_py_manages_a_connector(follower: Distribu
     assert kc("list") == []
 
 
+def test_responses_of_a_worker_that_forwards_requests_contain_the_warnings_about_a_configuration(
+    follower: DistributedWorker, tmp_path: Path
+) -> None:
+    """Responses to changes contain the warnings in a header. The response to a validation contains them in a field."""
+    client = KafkaConnect(url=follower.url)
+    config = file_source(tmp_path, topicc="lines")
+    text = "Unknown configuration key topicc is ignored; did you mean topic?"
+    header = f'299 headrace "{text}"'
+    result = client.validate_connector_config("FileStreamSourceConnector", {**config, "name": "c"})
+    assert (result["error_count"], result["warnings"]) == (0, [text])
+    created = requests.post(f"{follower.url}/connectors", json={"name": "c", "config": config}, timeout=TIMEOUT_S)
+    assert (created.status_code, created.headers["Warning"]) == (201, header)
+    assert created.json().keys() == {"name", "config", "tasks", "type"}
+    changed = requests.put(f"{follower.url}/connectors/c/config", json=config, timeout=TIMEOUT_S)
+    assert (changed.status_code, changed.headers["Warning"]) == (200, header)
+    assert client.update_connector("c", config)["config"]["topicc"] == "lines"
+    del config["topic"]
+    refused = requests.put(f"{follower.url}/connectors/c/config", json=config, timeout=TIMEOUT_S)
+    assert (refused.status_code, refused.json()["message"].splitlines()[2]) == (400, f"Warning: {text}")
+
+
 # PyPI: kafkaconnect
 
 
@@ -291,6 +312,7 @@ public class UseClient {
         show("task", client.getConnectorTaskStatus("c", 0).getId());
         show("metadata", client.getConnectorsWithAllExpandedMetadata().getMappedStatuses().keySet());
         config.put("batch.size", "3");
+        config.put("topicc", "x"); // causes a warning
         show("updated", client.updateConnectorConfig("c", config).getConfig().get("batch.size"));
         show("paused", client.pauseConnector("c"));
         show("resumed", client.resumeConnector("c"));
@@ -300,6 +322,7 @@ public class UseClient {
         Map<String, String> invalid = new HashMap<>(config);
         invalid.remove("topic");
         invalid.put("name", "x");
+        invalid.put("topicc", "x"); // causes a warning
         show("errors", client.validateConnectorPluginConfig(
             new ConnectorPluginConfigDefinition("FileStreamSourceConnector", invalid)).getErrorCount());
         show("deleted", client.deleteConnector("c"));

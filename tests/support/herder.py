@@ -26,11 +26,22 @@ class SlowWorker:
         self.tasks = 2
         self.type = "source"
         self.fails_to_start = False
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
+        self.connector_warnings: list[str] = []
         self.sent_orders: list[tuple[str, str]] = []
 
-    async def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
+    async def validate(self, config: Mapping[str, str], plugin: str | None = None) -> dict[str, Any]:
         await asyncio.sleep(0)
-        return {"type": self.type, "configs": []}
+        return {
+            "name": plugin,
+            "error_count": len(self.errors),
+            "groups": [],
+            "configs": [{"definition": None, "value": {"name": "k", "errors": self.errors}}] if self.errors else [],
+            "type": self.type,
+            "warnings": self.warnings,
+            "connector_warnings": self.connector_warnings,
+        }
 
     async def connector_version(self, config: Mapping[str, str]) -> str:
         await asyncio.sleep(0)

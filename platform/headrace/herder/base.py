@@ -34,7 +34,7 @@ from headrace.herder.herder import (
     WorkerMetrics,
 )
 from headrace.herder.instances import Instances
-from headrace.herder.plugin_calls import PluginCalls
+from headrace.herder.plugin_calls import PluginCalls, ValidConfig
 from headrace.herder.restart_plan import RestartPlan, plan_restart
 from headrace.herder.stages import stage
 from headrace.runtime.traces import exception_line
@@ -186,7 +186,7 @@ class BaseHerder:
 
     async def check(self, config: Mapping[str, str]) -> None:
         """Validate a connector's configuration. Raises BadRequestError, HerderError."""
-        await self._kind_of(config)
+        await self._check(config)
 
     # Changing
 
@@ -195,16 +195,16 @@ class BaseHerder:
     ) -> PutResult:
         """Create or reconfigure a connector. Raises BadRequestError, AlreadyExistsError."""
         await self._prepare_change(config.get("connector.class", ""))
-        kind = await self._kind_of(config)
+        valid = await self._check(config)
         async with self._lock(name):
             is_new = name not in self._snapshot.connectors
             if not is_new and not replace:
                 raise AlreadyExistsError(f"Connector {name} already exists")
-            await self._put(name, config, kind, target)
+            await self._put(name, config, valid.type, target)
         await self._instances.settled(name)
-        return PutResult(is_new, self._info_after_put(name, config, kind))
+        return PutResult(is_new=is_new, info=self._info_after_put(name, config, valid.type), warnings=valid.warnings)
 
-    async def patch(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+    async def patch(self, name: str, changes: Mapping[str, str | None]) -> PutResult:
         """Change configuration keys. The value None removes a key (KIP-477). Raises NotFoundError, BadRequestError."""
         await self._prepare_change(changes.get("connector.class") or self._class_of(name))
         while True:
@@ -213,13 +213,13 @@ class BaseHerder:
             config = {key: patched[key] for key in _patched_order(before, patched)}
             if config.setdefault("name", name) != name:
                 raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
-            kind = await self._kind_of(config)
+            valid = await self._check(config)
             async with self._lock(name):
                 if self._state(name).config is before:  # otherwise, patch the new configuration
-                    await self._put(name, config, kind, None)
+                    await self._put(name, config, valid.type, None)
                     break
         await self._instances.settled(name)
-        return self._info_after_put(name, config, kind)
+        return PutResult(is_new=False, info=self._info_after_put(name, config, valid.type), warnings=valid.warnings)
 
     def _info_after_put(self, name: str, config: Mapping[str, str], kind: str) -> ConnectorInfo:
         """Describe a connector as it was submitted, even if another request has changed or deleted it meanwhile."""
@@ -300,9 +300,9 @@ class BaseHerder:
             instance = f"connector: {name}" if task is None else f"task: {name}-{task}"
             raise HerderError(f"Failed to start {instance}: {exception_line(trace)}")
 
-    async def _kind_of(self, config: Mapping[str, str]) -> str:
-        """Validate a configuration. Return "source" or "sink". Raises BadRequestError, HerderError."""
-        return await self._plugins.kind_of(config)
+    async def _check(self, config: Mapping[str, str]) -> ValidConfig:
+        """Validate a connector's configuration. Raises BadRequestError, HerderError."""
+        return await self._plugins.check(config)
 
     async def _put(self, name: str, config: Mapping[str, str], kind: str, target: TargetState | None) -> None:
         self._types[config["connector.class"]] = kind

@@ -25,6 +25,7 @@ from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus, WorkerMetrics
 from headrace.herder.instances import Instances
 from headrace.herder.old_statuses import OldStatuses
+from headrace.herder.plugin_calls import ValidConfig
 from headrace.herder.request_signature import verify
 from headrace.herder.rest_client import Kind
 from headrace.herder.restart_plan import RestartPlan, plan_restart
@@ -302,10 +303,10 @@ class DistributedHerder(BaseHerder):
         if self._stopping.is_set():
             raise WorkerStoppingError
 
-    async def _kind_of(self, config: Mapping[str, str]) -> str:
+    async def _check(self, config: Mapping[str, str]) -> ValidConfig:
         """Validate a configuration. Raises WorkerStoppingError instead of the error that the shutdown causes."""
         try:
-            return await super()._kind_of(config)
+            return await super()._check(config)
         except BadRequestError:
             raise
         except HerderError:

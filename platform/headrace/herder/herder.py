@@ -39,10 +39,13 @@ class ConnectorStatus:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """The result of creating or reconfiguring a connector. `info` has the configuration as it was submitted."""
+    """The result of creating or reconfiguring a connector."""
 
     is_new: bool
     info: ConnectorInfo
+    """The connector with the configuration as it was submitted."""
+    warnings: Sequence[str] = ()
+    """The warnings about the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +169,10 @@ class Herder(Protocol):
     ) -> PutResult:
         """Create or reconfigure a connector. Raises BadRequestError, AlreadyExistsError."""
 
-    async def patch(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+    async def patch(self, name: str, changes: Mapping[str, str | None]) -> PutResult:
         """Change configuration keys. The value None removes a key (KIP-477). Raises NotFoundError, BadRequestError.
 
-        The result has the configuration in the order of Java's `HashMap`, as in Kafka Connect.
+        The result contains the configuration in the order of Java's `HashMap`, as in Kafka Connect.
         """
 
     async def delete(self, name: str) -> None:

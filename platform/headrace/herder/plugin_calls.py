@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.herder.errors import BadRequestError, HerderError, NotFoundError
@@ -24,26 +25,37 @@ R = TypeVar("R")
 _USER_ERRORS = ("PluginNotFoundError", "ConfigError", "ConfigErrors", "DataError", "ConnectError")
 
 
+@dataclass(frozen=True, slots=True)
+class ValidConfig:
+    """The result of the validation of a connector's configuration without errors."""
+
+    type: str
+    """"source" or "sink"."""
+    warnings: tuple[str, ...]
+
+
 class PluginCalls:
     """The plug-in calls of one worker."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    async def kind_of(self, config: Mapping[str, str]) -> str:
-        """Validate a configuration. Return "source" or "sink". Raises BadRequestError, which lists all errors."""
+    async def check(self, config: Mapping[str, str]) -> ValidConfig:
+        """Validate a configuration. Raises BadRequestError, which lists all errors and warnings."""
         result = await self.validate(config)
-        for warning in result.get("warnings", ()):  # a misspelt key often explains an error
-            log.warning("%s%s", logs.context(config.get("name", ""), "worker"), warning)
+        warnings = _all_warnings(result)
         errors = [message for item in result["configs"] for message in item["value"]["errors"]]
         if errors:
             lines = "".join(f"\n{error}" for error in errors)
+            lines += "".join(f"\nWarning: {warning}" for warning in warnings)  # a misspelt key often explains an error
             raise BadRequestError(
                 f"Connector configuration is invalid and contains the following {len(errors)} error(s):{lines}\n"
                 "You can also find the above list of errors at the endpoint "
                 "`/connector-plugins/{connectorType}/config/validate`"
             )
-        return str(result["type"])
+        for warning in result["warnings"]:  # the connector's start logs the others
+            log.warning("%s%s", logs.context(config.get("name", ""), "worker"), warning)
+        return ValidConfig(str(result["type"]), tuple(warnings))
 
     async def type_of(self, config: Mapping[str, str]) -> str:
         """Return "source" or "sink", or "unknown" if the connector class cannot be loaded."""
@@ -53,21 +65,20 @@ class PluginCalls:
             return "unknown"
 
     async def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
-        """Return the result of `PUT /connector-plugins/P/config/validate`, with `type` and `warnings`.
-
-        Raises HerderError.
-        """
+        """Return the result of `runtime.worker_connector.validate_config`. Raises HerderError."""
         with stage("performing multi-property validation for the connector"):
             return await _translated(self._worker.validate(config))
 
     async def validate_for(self, plugin: str, config: Mapping[str, str | None]) -> dict[str, Any]:
-        """Validate a configuration for the plug-in in the URL.
+        """Validate a configuration for the plug-in in the URL. Return the REST API's format. Raises HerderError.
 
-        Return exactly the REST API's format. Raises HerderError.
+        Only if there are warnings, the result contains them: otherwise, it has exactly Kafka Connect's format.
         """
         with stage("performing multi-property validation for the connector"):
             result = await _translated(self._worker.validate(config, plugin))
-        return {key: result[key] for key in ("name", "error_count", "groups", "configs")}
+        warnings = _all_warnings(result)
+        infos = {key: result[key] for key in ("name", "error_count", "groups", "configs")}
+        return infos | ({"warnings": warnings} if warnings else {})
 
     async def all(self, *, connectors_only: bool) -> list[dict[str, str]]:
         """Return the response of `GET /connector-plugins`. Raises HerderError."""
@@ -83,6 +94,10 @@ class PluginCalls:
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[OffsetPair]) -> bool:
         """Let a stopped connector check new offsets. Return the result of its `alter_offsets`. Raises HerderError."""
         return await _translated(self._worker.alter_offsets(name, config, offsets))
+
+
+def _all_warnings(result: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys([*result["warnings"], *result["connector_warnings"]]))
 
 
 async def _translated(call: Awaitable[R]) -> R:

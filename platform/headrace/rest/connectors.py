@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from headrace.herder.errors import BadRequestError, ForbiddenError, NotFoundError
-from headrace.herder.herder import ConnectorInfo, Herder
+from headrace.herder.herder import Herder, PutResult
 from headrace.rest import shapes
 from headrace.rest.request_bodies import (
     config_body,
@@ -22,6 +22,7 @@ from headrace.rest.request_bodies import (
     to_config,
 )
 from headrace.rest.responses import Endpoint, boolean_param, path_param
+from headrace.rest.warning_header import warning_header
 from headrace.stores.config_store import TargetState
 
 log = logging.getLogger(__name__)
@@ -112,12 +113,12 @@ class ConnectorEndpoints:
         except ValueError as error:
             raise BadRequestError(str(error)) from None
         result = await self._herder.put(name, settings, target=target, replace=False)
-        return _created_response(result.info)
+        return _put_response(result)
 
     async def info(self, request: Request) -> Response:
         """Return the configuration and the tasks of a connector."""
         await self._herder.wait_for_types()
-        return _info_response(self._herder.info(_connector_name(request)))
+        return JSONResponse(shapes.connector_info(self._herder.info(_connector_name(request))))
 
     async def delete(self, request: Request) -> Response:
         """Delete a connector, but not its offsets."""
@@ -132,11 +133,11 @@ class ConnectorEndpoints:
         """Create or reconfigure a connector."""
         name = _connector_name(request)
         result = await self._herder.put(name, _with_checked_name(name, await config_body(request)))
-        return _created_response(result.info) if result.is_new else _info_response(result.info)
+        return _put_response(result)
 
     async def patch_config(self, request: Request) -> Response:
         """Change some configuration keys of a connector (KIP-477)."""
-        return _info_response(await self._herder.patch(_connector_name(request), await config_body(request)))
+        return _put_response(await self._herder.patch(_connector_name(request), await config_body(request)))
 
     async def status(self, request: Request) -> Response:
         """Return the states of a connector and its tasks."""
@@ -236,13 +237,11 @@ class ConnectorEndpoints:
             raise ForbiddenError("Topic tracking is disabled.")
 
 
-def _created_response(info: ConnectorInfo) -> Response:
-    location = f"/connectors/{quote(info.name, safe='')}"
-    return JSONResponse(shapes.connector_info(info), 201, {"Location": location})
-
-
-def _info_response(info: ConnectorInfo) -> Response:
-    return JSONResponse(shapes.connector_info(info))
+def _put_response(result: PutResult) -> Response:
+    headers = warning_header(result.warnings)
+    if result.is_new:
+        headers["Location"] = f"/connectors/{quote(result.info.name, safe='')}"
+    return JSONResponse(shapes.connector_info(result.info), 201 if result.is_new else 200, headers)
 
 
 def _connector_name(request: Request) -> str:

@@ -27,7 +27,7 @@ _NO_LEADER = "Cannot complete request momentarily due to no known leader URL, li
 _TOO_MANY_HOPS = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 _STOPPING = b'"Worker is shutting down"'
 _SENT_HEADERS = ("authorization", "x-connect-authorization", "x-connect-request-signature-algorithm")
-_RETURNED_HEADERS = ("content-type", "location")
+_RETURNED_HEADERS = ("content-type", "location", "warning")
 
 REQUESTS_MAX = rest_client.Kind.FORWARDED.value // 4
 """The maximum number of concurrently forwarded requests for one connector class or one connector."""

@@ -62,9 +62,12 @@ def _responses(operation: Operation, *, needs_credentials: bool) -> JsonSchema:
         responses[status] = {"description": _DESCRIPTIONS[status]}
         if schema is not None:
             responses[status]["content"] = {operation.media_type: {"schema": _reference(schema)}}
+    for status, schema in operation.responses.items():
+        if schema == "ConnectorInfo" and operation.method != "GET":
+            responses[status]["headers"] = {"Warning": _WARNING_HEADER}
     if 201 in responses:
-        location = {"schema": {"type": "string"}, "description": "The path of the connector."}
-        responses[201]["headers"] = {"Location": location}
+        location = {"required": True, "schema": {"type": "string"}, "description": "The path of the connector."}
+        responses[201].setdefault("headers", {})["Location"] = location
     for status in (*operation.errors, 500):
         responses[status] = {"description": _DESCRIPTIONS[status], "content": _json("Error")}
     if needs_credentials:
@@ -81,6 +84,10 @@ def _reference(schema: str) -> JsonSchema:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
+_WARNING_HEADER = {
+    "schema": {"type": "string"},
+    "description": "The warnings about the configuration, for example about unknown keys. Missing if there are none.",
+}
 _DESCRIPTIONS = {
     200: "The request succeeded.",
     201: "The connector was created.",

@@ -100,6 +100,10 @@ SCHEMAS: dict[str, JsonSchema] = {
     "ConfigKeys": _list(_ref("ConfigKey")),
     "ConfigInfos": _object(
         {
+            "warnings": {
+                **_list(_STRING),
+                "description": "Texts about keys and values without the intended effect. Missing if there are none.",
+            },
             "name": _STRING,
             "error_count": _INTEGER,
             "groups": _list(_STRING),
@@ -119,7 +123,8 @@ SCHEMAS: dict[str, JsonSchema] = {
                     }
                 )
             ),
-        }
+        },
+        "warnings",
     ),
     "Config": {
         "type": "object",
