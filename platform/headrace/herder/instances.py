@@ -299,12 +299,15 @@ class Instances:
             else:
                 version = await self.worker.start_task(instance, self._spec(start))
         except Exception as error:  # noqa: BLE001 - whatever it is, only this instance fails
+            trace = _trace(error)
             self.starts[kind] = self.starts[kind].plus(is_success=False)
             if not isinstance(error, StartTerminated):  # which the worker has logged
                 scope = "worker" if instance.task is None else f"task-{instance.task}"
                 context = logs.context(name, scope)
-                log.error("%s%s %s: failed to start: %s", context, _kind(instance), instance.name, error)
-            self.carry_out(self.core.start_failed(instance, _trace(error), was_killed=isinstance(error, ProcessKilled)))
+                log.error(
+                    "%s%s %s: failed to start: %s", context, _kind(instance), instance.name, exception_line(trace)
+                )
+            self.carry_out(self.core.start_failed(instance, trace, was_killed=isinstance(error, ProcessKilled)))
         else:
             _debug(instance, "started version %s in %d ms", version, log_text.ms_since(started))
             self.starts[kind] = self.starts[kind].plus(is_success=True)
@@ -334,9 +337,11 @@ class Instances:
         try:
             configs = await self.worker.task_configs(instance)
         except Exception as error:  # noqa: BLE001 - whatever it is, the connector continues with its current tasks
+            trace = _trace(error)
             is_fatal = isinstance(error, RemoteError) and error.kind == "TooManyTasksError"
-            effects = self.core.task_configs_failed(instance, _trace(error), is_fatal=is_fatal)
-            text = str(error) if is_fatal else f"failed to generate task configurations, retrying: {error}"
+            effects = self.core.task_configs_failed(instance, trace, is_fatal=is_fatal)
+            reason = exception_line(trace)
+            text = str(error) if is_fatal else f"failed to generate task configurations, retrying: {reason}"
             if effects:
                 log.error("%sConnector %s: %s", logs.context(instance.connector), instance.connector, text)
         else:

@@ -16,6 +16,7 @@ from headrace.herder.stages import stage
 from headrace.metrics import logs
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import OffsetPair
+from headrace.runtime.traces import exception_line
 from headrace.runtime.worker import CallTimeout, Worker
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ async def _translated(call: Awaitable[R]) -> R:
     except RemoteError as error:
         if error.kind in _USER_ERRORS:
             raise BadRequestError(error.message) from error
-        raise HerderError(error.message) from error
+        raise HerderError(exception_line(error.trace)) from error  # the message of a KeyError is only the key
     except OverflowError as error:
         raise BadRequestError(f"The request contains a number that is too large: {error}") from None
     except (CallTimeout, OSError) as error:  # OSError: ChannelClosed, or no process can be created

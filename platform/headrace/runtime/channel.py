@@ -63,7 +63,7 @@ class RemoteError(Exception):
         super().__init__(message or kind)  # some exceptions have no message
         self.kind = kind
         self.message = message
-        self.trace = trace
+        self.trace = trace or f"{kind}: {message}"
         self.details = details
 
 

@@ -93,6 +93,23 @@ async def test_tasks_start_after_several_failed_attempts_to_generate_their_confi
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
+async def test_unexpected_error_of_a_plugin_is_reported_and_logged_with_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message of a KeyError contains only the key."""
+    herder, worker = await make_herder(tmp_path)
+
+    async def fail(*_: Any) -> Any:
+        raise RemoteError("KeyError", "'orders'", "KeyError: 'orders'\nTraceback (most recent call last):\n  File x")
+
+    monkeypatch.setattr(worker, "start_connector", fail)
+    await herder.put("c", CONFIG)
+    assert "Connector c: failed to start: KeyError: 'orders'" in caplog.messages[-1]
+    monkeypatch.setattr(worker, "validate", fail)
+    with pytest.raises(HerderError, match=r"^KeyError: 'orders'$"):
+        await herder.validate("C", CONFIG)
+
+
 async def test_restart_request_fails_if_the_connector_or_task_fails_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,8 +105,9 @@ async def test_invalid_utf_8_in_a_response_is_escaped() -> None:
 
 
 async def test_caller_receives_an_error_if_the_response_cannot_be_encoded() -> None:
-    with pytest.raises(RemoteError, match="The response to Echo cannot be sent"):
+    with pytest.raises(RemoteError, match="The response to Echo cannot be sent") as caught:
         await call(2**70)
+    assert caught.value.trace.startswith("OverflowError: The response to Echo cannot be sent")
 
 
 async def test_caller_receives_an_error_if_the_request_handler_raises_system_exit() -> None:
