@@ -183,6 +183,12 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
             )
         return [self._config.originals]
 
+    def warnings(self, config: LakehouseSinkConfig) -> list[str]:
+        """Return also the warnings about client overrides. Only the task knows the worker's keys of consumers."""
+        from headrace_connectors.lakehouse.client_config import librdkafka_config
+
+        return [*super().warnings(config), *librdkafka_config(config.originals_with_prefix("consumer.override."))[1]]
+
     @classmethod
     def required_extra(cls, props: Mapping[str, str]) -> str:
         """Return the extra that installs Spark and the writers of tables."""

@@ -117,6 +117,14 @@ def test_java_consumer_configuration_is_converted_to_librdkafka_configuration() 
     assert [warning.split()[1] for warning in warnings] == ["ssl.keystore.location", "interceptor.classes"]
 
 
+def test_client_override_that_spark_does_not_support_causes_a_warning_of_the_validation() -> None:
+    props = {"name": "c", "topics": "t", "value.converter": JSON, "connector.class": "LakehouseSink"}
+    props |= {"lakehouse.path": "/tables", "consumer.override.interceptor.classes": "com.example.X"}
+    assert validate_connector(props, {}).connector_warnings == [
+        "Configuration interceptor.classes is ignored, because Spark's Kafka source does not support it"
+    ]
+
+
 # --- Java -----------------------------------------------------------------------------------------------------------
 
 
