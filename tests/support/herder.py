@@ -10,6 +10,7 @@ from typing import Any
 from headrace.herder.standalone import StandaloneHerder
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.spec import InstanceId, TaskSpec
+from headrace.runtime.task_metrics import TaskMetrics
 from headrace.runtime.worker import Events
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import MemoryOffsetStore
@@ -88,7 +89,7 @@ class SlowWorker:
         await asyncio.sleep(0)
         return True
 
-    def counters(self) -> list[tuple[str, int, dict[str, float]]]:
+    def task_metrics(self) -> list[TaskMetrics]:
         return []
 
     async def _started(self, id_: InstanceId) -> str:

@@ -17,12 +17,12 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
+from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import ErrorPolicy
 from headrace.runtime.record_lookup import read_records
 from headrace.runtime.self_reading_sink_errors import SelfReadingSinkErrors
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
-from headrace.runtime.worker_task import Counters
 from headrace_connectors.lakehouse.sink import LakehouseSinkTask
 
 _T = TypeVar("_T")
@@ -55,12 +55,13 @@ class Context:
 
     async def _reporter(self) -> SelfReadingSinkErrors:
         """Return the platform's reporter of failed records. Its Kafka clients run on an event loop of their own."""
+        counters = ErrorCounters()
         return SelfReadingSinkErrors(
             self._spec.name,
             LakehouseSinkTask.display_class(),
             ErrorPolicy.from_config(self.props),
-            Counters(),
-            queue=await DeadLetterQueue.open(self._plugins, self._spec),
+            counters,
+            queue=await DeadLetterQueue.open(self._plugins, self._spec, counters),
             read_records=lambda positions: read_records(self.client_properties, positions),
             from_loop=self._run,
         )

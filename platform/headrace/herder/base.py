@@ -29,7 +29,6 @@ from headrace.herder.herder import (
     OffsetPairs,
     PutResult,
     RequestedOffsets,
-    TaskCounters,
     WorkerHealth,
     WorkerMetrics,
 )
@@ -165,12 +164,11 @@ class BaseHerder:
         connectors = frozenset(status.name for status in statuses if self._runs(status.name, None))
         classes = {name: state.config.get("connector.class", "") for name, state in self._snapshot.connectors.items()}
         starts = self._instances.starts
-        tasks = [TaskCounters(*counted) for counted in self._instances.worker.counters()]
         return WorkerMetrics(
             [status for status in statuses if status.tasks or status.name in connectors],
             connectors,
             {status.name: classes[status.name] for status in statuses},
-            tasks,
+            self._instances.worker.task_metrics(),
             starts["connector"],
             starts["task"],
         )

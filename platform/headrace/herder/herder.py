@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headrace.runtime.task_metrics import TaskMetrics
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.config_store import TargetState
 from headrace.stores.status_store import Status
@@ -49,15 +50,6 @@ class PutResult:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskCounters:
-    """The counters of a running task since its start."""
-
-    connector: str
-    task: int
-    counters: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class StartCounts:
     """The number of the worker's attempts to start instances, and how many of them succeeded or failed."""
 
@@ -98,7 +90,7 @@ class WorkerMetrics:
     """The names of the connectors that the worker runs. It runs only tasks of the others in `statuses`."""
     classes: Mapping[str, str]
     """The connector classes by connector name."""
-    tasks: Sequence[TaskCounters]
+    tasks: Sequence[TaskMetrics]
     connector_starts: StartCounts
     task_starts: StartCounts
     rebalances: RebalanceMetrics | None = None

@@ -6,73 +6,17 @@ The page contains the metrics of tasks and workers under two names: those of jmx
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.herder.herder import ConnectorStatus, RebalanceMetrics, StartCounts, TaskCounters, WorkerMetrics
+from headrace.herder.herder import ConnectorStatus, RebalanceMetrics, StartCounts, WorkerMetrics
+from headrace.metrics import task_page
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TASK_STATES = ("running", "paused", "failed", "unassigned", "destroyed", "restarting")
-
-
-@dataclass(frozen=True, slots=True)
-class _Attribute:
-    """A metric of a task: its name in Kafka Connect, and the name of the task's counter that holds the value."""
-
-    group: str
-    name: str
-    counter: str
-    text: str
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """The name of the metric in jmx_exporter's rules, and the name that Confluent uses for the metric."""
-        return f"kafka_connect_{self.group}_{self.name}", f"kafka_connect_{self.group}_metrics_{self.name}"
-
-
-_TASK_ATTRIBUTES = {
-    "connector_task": (
-        ("batch_size_avg", "batch_size_avg", "Average number of records in a batch"),
-        ("batch_size_max", "batch_size_max", "Largest number of records in a batch"),
-        ("offset_commit_avg_time_ms", "offset_commit_avg_time_ms", "Average duration of an offset commit"),
-        ("offset_commit_max_time_ms", "offset_commit_max_time_ms", "Longest duration of an offset commit"),
-        (
-            "offset_commit_success_percentage",
-            "offset_commit_success_percentage",
-            "Share of offset commits that succeeded, from 0 to 1",
-        ),
-        (
-            "offset_commit_failure_percentage",
-            "offset_commit_failure_percentage",
-            "Share of offset commits that failed, from 0 to 1",
-        ),
-    ),
-    "source_task": (
-        ("source_record_poll_total", "records_passed", "Records that the task has returned from poll"),
-        ("source_record_write_total", "records", "Records sent to Kafka after the transforms"),
-        ("poll_batch_avg_time_ms", "call_avg_time_ms", "Average duration of a poll that returned records"),
-        ("poll_batch_max_time_ms", "call_max_time_ms", "Longest duration of a poll that returned records"),
-    ),
-    "sink_task": (
-        ("sink_record_read_total", "records", "Records read from Kafka before the transforms"),
-        ("sink_record_send_total", "records_passed", "Records passed to put after the transforms"),
-        ("put_batch_avg_time_ms", "call_avg_time_ms", "Average duration of a put"),
-        ("put_batch_max_time_ms", "call_max_time_ms", "Longest duration of a put"),
-        ("offset_commit_completion_total", "offset_commits", "Offset commits that succeeded"),
-    ),
-    "task_error": (
-        ("total_record_failures", "errors", "Records that failed in the task, a transform or a converter"),
-        ("total_records_skipped", "skipped", "Failed records that were skipped because errors are tolerated"),
-        ("total_errors_logged", "errors_logged", "Failed records that were logged because of errors.log.enable"),
-    ),
-}
-_ATTRIBUTES = [
-    _Attribute(group, *attribute) for group, attributes in _TASK_ATTRIBUTES.items() for attribute in attributes
-]
 
 
 def render(metrics: WorkerMetrics) -> bytes:
@@ -80,7 +24,8 @@ def render(metrics: WorkerMetrics) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_PageCollector(metrics))
     ProcessCollector(registry=registry)  # measures the worker's process, not those of connectors and tasks
-    return generate_latest(registry)
+    types = {status.name: status.type for status in metrics.statuses}
+    return generate_latest(registry) + task_page.render(metrics.tasks, types)
 
 
 class _PageCollector(Collector):
@@ -93,9 +38,6 @@ class _PageCollector(Collector):
             yield from _rebalance_metrics(self._metrics.rebalances)
         yield from _task_counts(self._metrics.statuses)
         yield from _statuses(self._metrics)
-        types = {status.name: status.type for status in self._metrics.statuses}
-        for attribute in _ATTRIBUTES:
-            yield from _task_metrics(attribute, self._metrics.tasks, types)
 
 
 def _worker_metrics(metrics: WorkerMetrics) -> Iterator[Metric]:
@@ -132,6 +74,8 @@ def _rebalance_metrics(metrics: RebalanceMetrics) -> Iterator[Metric]:
             yield family
         yield GaugeMetricFamily(f"{prefix}epoch", "Generation of the group", metrics.epoch)
         yield CounterMetricFamily(f"{prefix}completed_rebalances_total", "Completed rebalances", metrics.completed)
+        # Confluent's dashboard for jmx_exporter 1.0 and later has no `_total` here.
+        yield UnknownMetricFamily(f"{prefix}completed_rebalances", "Completed rebalances", metrics.completed)
         yield GaugeMetricFamily(f"{prefix}rebalancing", "1 during a rebalance, otherwise 0", metrics.is_rebalancing)
         yield GaugeMetricFamily(f"{prefix}rebalance_avg_time_ms", "Average duration of a rebalance", metrics.avg_ms)
         yield GaugeMetricFamily(f"{prefix}rebalance_max_time_ms", "Longest duration of a rebalance", metrics.max_ms)
@@ -188,30 +132,3 @@ def _statuses(metrics: WorkerMetrics) -> Iterator[Metric]:
         for number, task in each.tasks.items():
             tasks.add_metric([each.name, str(number), task.state.value.lower()], 1)
     return iter((connectors, tasks, attributes))
-
-
-def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield one metric for each name in `attribute.names`. These metrics have the same values.
-
-    Each metric has one value per task: the task's counter `attribute.counter`. Tasks without this counter are omitted.
-    `types` maps the name of each connector to its type, source or sink.
-    """
-    only_type = {"source_task": "source", "sink_task": "sink"}.get(attribute.group)
-    family_class = _family_class(attribute.name)
-    for name in attribute.names:
-        family = family_class(name, attribute.text, labels=["connector", "task"])
-        for task in tasks:
-            value = task.counters.get(attribute.counter)
-            if value is not None and only_type in (None, types.get(task.connector)):
-                family.add_metric([task.connector, str(task.task)], value)
-        yield family
-
-
-def _family_class(name: str) -> type[CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily]:
-    """Return the type of a metric: counter if `name` ends with `_total`, "unknown" if it begins with `total_`.
-
-    All other metrics are gauges.
-    """
-    if name.endswith("_total"):
-        return CounterMetricFamily
-    return UnknownMetricFamily if name.startswith("total_") else GaugeMetricFamily

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.api.errors import ConfigError, ConnectError, DataError, RetriableError, UnknownField
 from headrace.metrics import log_text
 from headrace.runtime import client_configs, traces
+from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import DeadLetterQueueConfig, Failure
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
 from headrace.runtime.topic_creator import create_topic
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.delivery import Completion
+from headrace_broker.client.delivery import Completion, RecordMetadata
 from headrace_broker.client.errors import BufferExhaustedError, ClientError, TimedOutError
 from headrace_broker.client.producer import Producer
 from headrace_broker.records.columns import RecordColumns
@@ -46,14 +48,17 @@ _WAIT_MS = 200
 class DeadLetterQueue:
     """The producer of one dead letter queue. Create it with `open`."""
 
-    def __init__(self, topic: str, spec: TaskSpec, producer: Producer, *, with_context: bool) -> None:
+    def __init__(
+        self, topic: str, spec: TaskSpec, producer: Producer, counters: ErrorCounters, *, with_context: bool
+    ) -> None:
         self.topic = topic
         self._spec = spec
         self._producer = producer
+        self._counters = counters
         self._with_context = with_context
 
     @classmethod
-    async def open(cls, plugins: Plugins, spec: TaskSpec) -> DeadLetterQueue | None:
+    async def open(cls, plugins: Plugins, spec: TaskSpec, counters: ErrorCounters) -> DeadLetterQueue | None:
         """Open the dead letter queue in the connector's configuration, and create its topic if necessary.
 
         Return None if the connector has no dead letter queue. Raises ConnectError.
@@ -64,14 +69,17 @@ class DeadLetterQueue:
         await _ensure_topic(plugins, spec, config)
         properties = client_configs.dead_letter_producer_properties(plugins.worker, plugins.connector_config, spec.name)
         producer = await Producer.open(client_configs.parse_producer(properties), is_at_least_once=True)
-        return cls(config.topic, spec, producer, with_context=config.with_context_headers)
+        return cls(config.topic, spec, producer, counters, with_context=config.with_context_headers)
 
     def send(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> Future[Any]:
         """Send one failed record. Return a future of its acknowledgement. Not callable on the event loop.
 
         `origin` contains the values of the context headers `topic`, `partition` and `offset`.
         """
-        return self._producer.send_blocking(self.topic, 0, self._with_headers(failure, origin, record))
+        with self._counted():
+            sent = self._producer.send_blocking(self.topic, 0, self._with_headers(failure, origin, record))
+        sent.add_done_callback(self._count_unless_acknowledged)
+        return sent
 
     def send_with_callback(
         self,
@@ -89,13 +97,23 @@ class DeadLetterQueue:
         TimedOutError if the topic's metadata are missing for max.block.ms. `raise_if_ending` raises an error that ends
         the wait.
         """
-        columns = self._with_headers(failure, origin, record)
+        with self._counted():
+            self._send_with_callback(self._with_headers(failure, origin, record), on_done, raise_if_ending)
+
+    def _send_with_callback(
+        self, columns: RecordColumns, on_done: Completion, raise_if_ending: Callable[[], None]
+    ) -> None:
+        def complete(metadata: RecordMetadata | None, error: ClientError | None) -> None:
+            if error is not None:
+                self._counters.add_dlq_failure()
+            on_done(metadata, error)
+
         max_block_ms = self._producer.max_block_ms
         deadline_s = time.monotonic() + max_block_ms / 1000
         while True:
             raise_if_ending()
             try:
-                self._producer.send_with_callback(self.topic, 0, columns, on_done, timeout_ms=_WAIT_MS)
+                self._producer.send_with_callback(self.topic, 0, columns, complete, timeout_ms=_WAIT_MS)
             except BufferExhaustedError:
                 continue
             except TimedOutError as error:
@@ -109,7 +127,8 @@ class DeadLetterQueue:
 
     async def send_on_loop(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> None:
         """Send one failed record and wait for its acknowledgement. Raises ClientError."""
-        await self._producer.send(self.topic, 0, self._with_headers(failure, origin, record))
+        with self._counted():
+            await self._producer.send(self.topic, 0, self._with_headers(failure, origin, record))
 
     async def flush(self) -> None:
         """Wait until all records that were sent are acknowledged or have failed."""
@@ -118,6 +137,20 @@ class DeadLetterQueue:
     async def close(self, timeout_ms: float | None = 30_000) -> None:
         """Close the producer, after a flush of at most `timeout_ms`."""
         await self._producer.close(timeout_ms)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count the `with` body as an attempt to write a record, which has failed if the body raises an exception."""
+        self._counters.add_dlq_request()
+        try:
+            yield
+        except BaseException:
+            self._counters.add_dlq_failure()
+            raise
+
+    def _count_unless_acknowledged(self, sent: Future[Any]) -> None:
+        if sent.cancelled() or sent.exception() is not None:
+            self._counters.add_dlq_failure()
 
     def _with_headers(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> RecordColumns:
         log.debug(

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from random import Random
-from typing import Protocol
 
 from headrace.api.errors import ConnectError
 from headrace.plugins.connector_config import framework_value
 from headrace.runtime import traces
+from headrace.runtime.error_counters import ErrorCounters
 
 log = logging.getLogger(__name__)
 
@@ -130,14 +130,6 @@ class DeadLetterQueueConfig:
         return cls(topic, value(_QUEUE + "topic.replication.factor"), value(_QUEUE + "context.headers.enable"))
 
 
-class ErrorCounters(Protocol):
-    """The counters of a task that failed records increase."""
-
-    errors: int
-    skipped: int
-    errors_logged: int
-
-
 class ErrorLog:
     """Counts the failed records of a task, and logs them if `errors.log.enable` is true."""
 
@@ -151,9 +143,7 @@ class ErrorLog:
 
         The middle of a long error message or stack trace is omitted, as in the context headers of a DLQ record.
         """
-        self._counters.errors += 1
-        if self._policy.tolerate:
-            self._counters.skipped += 1
+        self._counters.add_failed_records(are_skipped=self._policy.tolerate)
         log.debug(
             "Task %s: %s failed in stage %s, class %s, with %s after %d attempts",
             self._task,
@@ -165,7 +155,7 @@ class ErrorLog:
         )
         if not self._policy.log:
             return
-        self._counters.errors_logged += 1
+        self._counters.add_logged()
         log.error(
             "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s\n%s",
             self._task,

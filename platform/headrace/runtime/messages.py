@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from headrace.runtime.record_lags import PartitionLag
 from headrace.runtime.spec import ConnectorSpec, InstanceId, TaskSpec
 
 R = TypeVar("R")
@@ -179,10 +180,19 @@ class MemberJoined(Notification, frozen=True):
 
 
 class CountersReported(Notification, frozen=True):
-    """The counters of a task since its start."""
+    """The counters of a task since its start, and its current values, such as rates of the last seconds."""
 
     instance: InstanceId
     counters: dict[str, float]
+    gauges: dict[str, float]
+
+
+class LagsReported(Notification, frozen=True):
+    """The lags of a sink task's partitions. `client_id` is that of its consumer."""
+
+    instance: InstanceId
+    client_id: str
+    lags: list[PartitionLag]
 
 
 class ReconfigurationRequested(Request[None], frozen=True):
@@ -244,6 +254,7 @@ HostMessage: TypeAlias = (
     | TopicUsed
     | MemberJoined
     | CountersReported
+    | LagsReported
     | ReconfigurationRequested
     | ValuesExpire
     | ConfirmTask

@@ -13,7 +13,8 @@ from typing import Any
 from headrace.api.errors import ConnectError
 from headrace.api.task import ErrantRecord
 from headrace.runtime.dead_letter_queue import DeadLetterQueue, origin_of
-from headrace.runtime.error_policy import ErrorCounters, ErrorLog, ErrorPolicy, Failure, Stage, tolerance_exceeded
+from headrace.runtime.error_counters import ErrorCounters
+from headrace.runtime.error_policy import ErrorLog, ErrorPolicy, Failure, Stage, tolerance_exceeded
 from headrace.runtime.record_lookup import Found, Position
 
 log = logging.getLogger(__name__)

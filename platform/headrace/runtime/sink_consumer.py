@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from headrace.data.java_regex import JavaPattern
 from headrace.metrics import logs
+from headrace.runtime.listed_ends import ListedEnds
 from headrace.runtime.sink_offsets import TopicPartition
 from headrace.runtime.task_plugins import split_list
 from headrace_broker.client.cluster import Cluster
@@ -125,6 +126,8 @@ class SinkConsumer:
         self._waiting = WaitingPolls()
         self._poll_loop: asyncio.Task[None] | None = None
         self._last_keep_alive_s = 0.0
+        self._is_polling = False
+        self._listed_ends = ListedEnds()
         self._closing = False
         self._close: asyncio.Task[None] | None = None
         self._cluster: Cluster | None = None
@@ -162,6 +165,24 @@ class SinkConsumer:
                 f"group {self._config.group_id}: the offsets were not committed, because the task has left the group"
             )
         await self._opened.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
+
+    async def end_offsets(self) -> dict[TopicPartition, int]:
+        """Return the ends of the assigned partitions, as far as they are known.
+
+        The high watermarks of the last fetch responses are the ends, if the consumer fetches the partitions. Otherwise,
+        the leaders are asked from time to time.
+        """
+        consumer = self._opened
+        assigned = set(consumer.assignment)
+        if self._config.isolation_level == "read_committed" or not self._is_polling:
+            not_fetched = assigned
+        else:
+            not_fetched = assigned.intersection(consumer.paused)
+        ends = {each: consumer.high_watermark(each) for each in assigned - not_fetched}
+        known = {each: end for each, end in ends.items() if end is not None}
+        if len(known) < len(assigned):
+            known |= await self._listed_ends.get(assigned - known.keys(), consumer.list_offsets)
+        return known
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Continue to consume at these offsets."""
@@ -228,7 +249,9 @@ class SinkConsumer:
             )
             while True:
                 await self._wait_until_poll_is_allowed(consumer)
+                self._is_polling = True
                 chunks = await self._poll(consumer)
+                self._is_polling = False
                 self._report_member(consumer)
                 self._waiting.add(chunks)
                 # If there was a seek during the poll, the consumer has discarded the records fetched before the seek.

@@ -20,8 +20,8 @@ from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
 from headrace.runtime.conversion import Converters, RawPart, take_columns
 from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue, origin_of
+from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import (
-    ErrorCounters,
     ErrorLog,
     ErrorPolicy,
     Failure,

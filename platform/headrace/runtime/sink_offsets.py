@@ -41,6 +41,11 @@ class SinkOffsets:
                 self.committed[partition] = offset
                 self._commit_numbers[partition] = number
 
+    def uncommitted_records(self) -> int:
+        """Return the distance between the committed and the delivered offsets of all partitions."""
+        committed = self.committed
+        return sum(max(0, offset - committed.get(partition, offset)) for partition, offset in self.delivered.items())
+
     def rewind(self) -> dict[TopicPartition, int]:
         """Reset the delivered offsets to the committed offsets. Return the offsets to which the consumer must seek."""
         self.delivered.update(self.committed)

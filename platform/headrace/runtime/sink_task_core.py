@@ -236,6 +236,20 @@ class SinkTaskCore:
         return frozenset(self._offsets.delivered)
 
     @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset after the last record that was put, by assigned partition. Callable from any thread."""
+        return self._offsets.delivered.copy()
+
+    @property
+    def commit_number(self) -> int:
+        """The number of the last commit."""
+        return self._commit_number
+
+    def uncommitted_records(self) -> int:
+        """Return how many records of the assigned partitions were put and are not committed, as their offsets show."""
+        return self._offsets.uncommitted_records()
+
+    @property
     def is_paused(self) -> bool:
         """Whether the user has paused the task."""
         return self._is_paused

@@ -18,7 +18,8 @@ from headrace.converters.json_converter import JsonConverter, JsonConverterConfi
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import Schema
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
-from headrace.runtime.error_policy import ErrorCounters, ErrorLog, ErrorPolicy, Failure, Stage
+from headrace.runtime.error_counters import ErrorCounters
+from headrace.runtime.error_policy import ErrorLog, ErrorPolicy, Failure, Stage
 from headrace.runtime.source_task_core import describe
 from headrace_broker.client.delivery import RecordMetadata
 from headrace_broker.client.errors import ClientError, TimedOutError

@@ -38,8 +38,8 @@ class RetryWithToleranceOperator:
     """Runs operations of one stage under an error policy.
 
     For each failed record, the operator calls `report(failure, part)`, where `part` contains only this record.
-    `wait_ms` waits before a retry. If the task is to stop, `wait_ms` returns False or raises an error. Every method
-    raises ToleranceExceeded.
+    `on_retry` is called before an operation is repeated. `wait_ms` waits before a retry. If the task is to stop,
+    `wait_ms` returns False or raises an error. Every method raises ToleranceExceeded.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class RetryWithToleranceOperator:
         now_ms: Callable[[], int],
         wait_ms: Callable[[int], bool],
         rng: Random,
+        on_retry: Callable[[], None] = lambda: None,
     ) -> None:
         self._policy = policy
         self._report = report
@@ -58,6 +59,7 @@ class RetryWithToleranceOperator:
         self._now_ms = now_ms
         self._wait_ms = wait_ms
         self._rng = rng
+        self._on_retry = on_retry
         self._transform = ""
 
     def for_transform(self, alias: str) -> Self:
@@ -182,6 +184,7 @@ class RetryWithToleranceOperator:
             )
             if delay_ms is None or not self._wait_ms(delay_ms):
                 break
+            self._on_retry()
             attempts += 1
             try:
                 return [operation()]

@@ -21,6 +21,7 @@ from headrace.runtime import messages
 from headrace.runtime.channel import ChannelClosed, RemoteError
 from headrace.runtime.processes import ForkServerDied, HostProcess, Processes, ThreadHosts
 from headrace.runtime.spec import ConnectorSpec, InstanceId, TaskSpec
+from headrace.runtime.task_metrics import TaskMeter, TaskMetrics
 from headrace.runtime.validator_pool import ValidatorPool
 from headrace.runtime.worker_config import WorkerConfig
 
@@ -72,7 +73,6 @@ class _Instance:
     host: HostProcess | None = None
     calls: int = 0  # requests whose response is pending
     is_started: bool = False
-    counters: dict[str, float] = field(default_factory=dict)
     stopping: bool = False  # the worker stops it and ignores the states that it reports
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     start_ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -96,6 +96,7 @@ class Worker:
         self._validators = ValidatorPool(lambda: self._spawn("validator"), self._request)
         self._watchers: set[asyncio.Task[None]] = set()
         self._hosts: set[HostProcess] = set()  # all running processes
+        self._meters: dict[InstanceId, TaskMeter] = {}
         self._log_levels: dict[str, messages.SetLogLevel] = {}
 
     @property
@@ -109,10 +110,10 @@ class Worker:
         for watcher in self._watchers:
             watcher.cancel()
 
-    def counters(self) -> list[tuple[str, int, dict[str, float]]]:
-        """Return (connector, task, counters) for every running task."""
-        running = self._instances.values()
-        return [(i.id.connector, i.id.task, i.counters) for i in running if i.id.task is not None]
+    def task_metrics(self) -> list[TaskMetrics]:
+        """Return the measurements of every task that was started and not stopped, including failed tasks."""
+        now_s = time.monotonic()
+        return [meter.metrics(now_s) for meter in self._meters.values()]
 
     # Instances
 
@@ -129,7 +130,12 @@ class Worker:
         process has left in the consumer group. Otherwise, the group would wait until the member's session expires.
         """
         spec = msgspec.structs.replace(spec, dead_member=self._dead_member(id_))
-        return await self._start(_Instance(id_), messages.StartTask(id_, spec))
+        self._meters[id_] = TaskMeter(spec.connector, spec.number)
+        try:
+            return await self._start(_Instance(id_), messages.StartTask(id_, spec))
+        except BaseException:
+            self._meters.pop(id_, None)
+            raise
 
     def _dead_member(self, id_: InstanceId) -> str:
         """Return the member that an earlier process of a sink task has left in its group, or an empty string.
@@ -158,6 +164,7 @@ class Worker:
         """Stop a connector or task. After `task.shutdown.graceful.timeout.ms`, kill it."""
         if (instance := self._instances.get(id_)) is not None:
             await self._stop([instance])
+        self._meters.pop(id_, None)
 
     async def abort_start(self, id_: InstanceId) -> None:
         """Kill a connector or task if its start does not end within `task.shutdown.graceful.timeout.ms`."""
@@ -396,6 +403,7 @@ class Worker:
         """
         id_ = instance.id
         if host.died_with_fork_server:
+            self._meters.pop(id_, None)
             if instance.is_started:  # otherwise, `_start` repeats the start
                 self._events.instance_ended(id_)
             return
@@ -412,6 +420,7 @@ class Worker:
             return
         trace = f"{_kind(id_)} {id_.name}: its process (pid {host.pid}) exited unexpectedly: {reason}"
         log.error("%s", trace)
+        self._change_measured_state(id_, "FAILED")
         self._events.state_changed(id_, "FAILED", trace, was_killed=host.was_killed)
 
     async def _request(self, host: HostProcess, message: messages.Request[R], instance: _Instance | None = None) -> R:
@@ -518,6 +527,10 @@ class Worker:
         instance.ended.set()
         self._instances.pop(instance.id, None)
 
+    def _change_measured_state(self, id_: InstanceId, state: str) -> None:
+        if (meter := self._meters.get(id_)) is not None:
+            meter.change_state(state, time.monotonic())
+
     async def _handle(self, message: messages.HostMessage) -> Any:
         """Handle a message of a host. Notifications of abandoned instances are ignored, and their requests fail."""
         instance = self._instances.get(message.instance)
@@ -528,10 +541,12 @@ class Worker:
         match message:
             case messages.StateChanged(_, state, trace):
                 if not instance.stopping:
+                    self._change_measured_state(message.instance, state)
                     self._events.state_changed(message.instance, state, trace)
                     self._retire_if_failed(instance, state)
-            case messages.CountersReported(_, counters):
-                instance.counters = counters
+            case messages.CountersReported() | messages.LagsReported():
+                if (meter := self._meters.get(message.instance)) is not None:
+                    meter.handle(message)
             case messages.MemberJoined(_, member_id) if instance.host is not None:
                 self._members[instance.id.connector, instance.id.task] = instance.host, member_id
             case messages.TopicUsed(_, topic):

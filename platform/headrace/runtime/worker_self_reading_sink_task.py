@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from headrace.api.task import SelfReadingSinkTask
@@ -14,6 +15,7 @@ from headrace.metrics import log_text
 from headrace.runtime import client_configs
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
 from headrace.runtime.error_policy import ErrorPolicy
+from headrace.runtime.listed_ends import ListedEnds
 from headrace.runtime.record_lookup import read_records
 from headrace.runtime.self_reading_sink_errors import SelfReadingSinkErrors
 from headrace.runtime.sink_offsets import TopicPartition
@@ -40,6 +42,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         self._admin: Admin | None = None
         self.errors: SelfReadingSinkErrors | None = None
         self._lock = threading.Lock()
+        self._listed_ends = ListedEnds()
         self._reported: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
 
@@ -52,6 +55,8 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         self.start_task()
         self.report_running()
         self.later(self.commit_in_background(self._commit))
+        lags = self.report_lags_forever(self.consumer_properties["client.id"], self._reported.copy, self._end_offsets)
+        self.loop.call_soon_threadsafe(self.background, lags)
         self.task.run()
         if not self.stopping.is_set():
             raise RuntimeError("the task's run method returned although the task was not stopped")
@@ -105,12 +110,34 @@ class WorkerSelfReadingSinkTask(WorkerTask):
     def report(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Report that all records before these offsets are durable. Any thread of the task may call this method."""
         with self._lock:
+            count = 0
             for (topic, partition), offset in offsets.items():
-                self.counters.records += max(0, offset - self._known(topic, partition, offset))
+                count += max(0, offset - self._known(topic, partition, offset))
                 self._reported[topic, partition] = offset
-        self.counters.batches += 1
+        self.counters.add_records(count)
+        self.counters.add_call(count, None)
+        self._update_active()
         for topic in {topic for topic, _ in offsets}:
             self.use_topic(topic)
+
+    def gauges(self) -> dict[str, float]:
+        """Return the current values of the task, with those of the partitions that it has reported."""
+        found = self.counters.gauges() | {"partition_count": len(self._reported)}
+        return found if self.lags.max is None else found | {"lag_max": self.lags.max}
+
+    def _update_active(self) -> None:
+        with self._lock:
+            reported, committed = self._reported, self._committed
+            self.counters.set_active(
+                sum(max(0, offset - committed.get(partition, offset)) for partition, offset in reported.items())
+            )
+
+    async def _end_offsets(self) -> Mapping[TopicPartition, int]:
+        assert self._admin is not None
+        read_committed = self.consumer_properties.get("isolation.level") == "read_committed"
+        return await self._listed_ends.get(
+            self._reported.keys(), partial(self._admin.list_offsets, read_committed=read_committed)
+        )
 
     def committed(self) -> dict[TopicPartition, int]:
         """Return the group's committed offsets, including those committed since the task started."""
@@ -122,12 +149,12 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         return 0 if before is None else before
 
     def _open_errors(self) -> SelfReadingSinkErrors:
-        queue = self.open_client(lambda: DeadLetterQueue.open(self.plugins, self.spec))
+        queue = self.open_client(lambda: DeadLetterQueue.open(self.plugins, self.spec, self.counters.errors))
         return SelfReadingSinkErrors(
             self.spec.name,
             type(self.task).display_class(),
             ErrorPolicy.from_config(self.plugins.connector_config),
-            self.counters,
+            self.counters.errors,
             queue=queue,
             read_records=lambda positions: read_records(self.consumer_properties, positions),
             from_loop=self.from_loop,
@@ -168,6 +195,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
             return
         with self._lock:
             self._committed.update(moved)
+        self._update_active()
         log.debug(
             "Task %s: committed offsets %s of group %s in %d ms",
             self.spec.name,

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any
 
+from headrace.api.errors import RecordErrors, RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
 from headrace.metrics import log_text
@@ -64,6 +65,8 @@ class WorkerSinkTask(WorkerTask):
             self._from_bytes.keep_json_texts()
         self.open_client(self._open_consumer)
         self.loop.call_soon_threadsafe(self.background, self._commit_forever())
+        lags = self.report_lags_forever(self._config.client_id, lambda: self.core.positions, self._end_offsets)
+        self.loop.call_soon_threadsafe(self.background, lags)
         self.report_running()
         while not self.stopping.is_set():
             self._step()
@@ -91,13 +94,13 @@ class WorkerSinkTask(WorkerTask):
             log.warning("Task %s: consumer configuration: %s", spec.name, warning)
         self.core = core.SinkTaskCore(spec.name, records_max=_records_max(self._config), is_paused=self.paused)
         self._converters = plugins.make_converters()
-        queue = self.open_client(lambda: DeadLetterQueue.open(plugins, spec))
+        queue = self.open_client(lambda: DeadLetterQueue.open(plugins, spec, self.counters.errors))
         self.errors = SinkErrors(
             spec.name,
             type(self.task).display_class(),
             policy,
             self._converters,
-            self.counters,
+            self.counters.errors,
             queue=queue,
             read_record=lambda topic, partition, offset: read_record(properties, topic, partition, offset),
             run=self.later,
@@ -109,6 +112,7 @@ class WorkerSinkTask(WorkerTask):
             now_ms=_now_ms,
             wait_ms=self.wait_before_retry,
             rng=Random(),
+            on_retry=self.counters.errors.add_failed_attempt,
         )
         self._from_bytes = FromBytes(self._converters, operator)
         self._chain = TransformChain(plugins.make_steps(), operator)
@@ -150,13 +154,14 @@ class WorkerSinkTask(WorkerTask):
             case Wait(until_ms):
                 self._wait_for_event(until_ms)
             case core.Convert(fetched):
-                started, skipped = time.monotonic(), self.counters.skipped
+                started, skipped = time.monotonic(), self.counters.errors.skipped
                 records = SinkRecords([batch for each in fetched for batch in self._convert(each)])
                 if log.isEnabledFor(logging.DEBUG):
-                    self._log_converted(fetched, records, self.counters.skipped - skipped, started)
+                    self._log_converted(fetched, records, self.counters.errors.skipped - skipped, started)
                 self.errors.send_collected()
-                self.counters.records += sum(map(len, fetched))
-                self.counters.batches += len(fetched)
+                count = sum(map(len, fetched))
+                self.counters.add_records(count)
+                self.counters.set_active(self.core.uncommitted_records() + count)
                 self._carry_out(self.core.converted(records))
             case core.Put(records):
                 self._put(records)
@@ -195,6 +200,7 @@ class WorkerSinkTask(WorkerTask):
             case core.Release(released):
                 self.errors.release(released)
                 self._carry_out(self.core.release(released))
+                self.counters.set_active(self.core.uncommitted_records())
             case core.Close(partitions):
                 log.debug("Task %s: closing partitions %s", self.spec.name, log_text.partitions(partitions))
                 self.task.close(partitions)
@@ -243,6 +249,10 @@ class WorkerSinkTask(WorkerTask):
         try:
             self.task.put(records)
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
+            retried, failed = _retried_and_failed(error, len(records))
+            if retried:
+                self.counters.errors.add_retry()
+            self.counters.add_call(len(records) - failed, time.monotonic() - started)
             effects = self.core.put_failed(error, now_ms=_now_ms())
         else:
             self.counters.add_call(len(records), time.monotonic() - started)
@@ -297,7 +307,7 @@ class WorkerSinkTask(WorkerTask):
                 f"no response within {timeout_s:g} s" if isinstance(error, TimeoutError) else error,
             )
         else:
-            self._carry_out(self.core.commit_succeeded(effect.offsets, effect.number))
+            self._carry_out(self._commit_succeeded(effect))
 
     async def _commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
         started, group = time.monotonic(), self._config.group_id
@@ -318,7 +328,14 @@ class WorkerSinkTask(WorkerTask):
         if error is not None:
             log.error("Task %s: failed to commit offsets, retrying at the next commit: %s", self.spec.name, error)
             return []
-        return self.core.commit_succeeded(effect.offsets, effect.number)
+        return self._commit_succeeded(effect)
+
+    def _commit_succeeded(self, effect: core.Commit) -> list[core.Effect]:
+        if effect.number != self.core.commit_number:
+            self.counters.add_skipped_commit()
+        effects = self.core.commit_succeeded(effect.offsets, effect.number)
+        self.counters.set_active(self.core.uncommitted_records())
+        return effects
 
     def carry_out_now(self, effects: list[core.Effect]) -> None:
         """Carry out effects of a call from the task. Called in the task's thread."""
@@ -389,6 +406,16 @@ class WorkerSinkTask(WorkerTask):
             log_text.chunk_ranges(chunks),
             "" if is_current else "; they are discarded because of a later seek",
         )
+
+    def gauges(self) -> dict[str, float]:
+        """Return the current values of the task, with those of its assignment."""
+        found = self.counters.gauges()
+        if self._consumer is not None:
+            found |= {"partition_count": len(self.core.positions), "offset_commit_seq_no": self.core.commit_number}
+        return found if self.lags.max is None else found | {"lag_max": self.lags.max}
+
+    async def _end_offsets(self) -> Mapping[TopicPartition, int]:
+        return await self._running.end_offsets()
 
     async def _open_consumer(self) -> None:
         config, spec = self.plugins.connector_config, self.spec
@@ -467,6 +494,13 @@ class _Context(TaskContext):
     def timeout(self, timeout_ms: int) -> None:
         """Set the delay before the next retry of `put`."""
         self._core.set_retry_timeout(timeout_ms)
+
+
+def _retried_and_failed(error: Exception, count: int) -> tuple[bool, int]:
+    """Return whether `put` receives any of its `count` records again, and how many records it has not stored."""
+    if isinstance(error, RecordErrors):
+        return any(isinstance(each, RetriableError) for each in error.errors.values()), len(error.errors)
+    return isinstance(error, RetriableError), count
 
 
 def _records_max(config: ClientConfig) -> int | None:

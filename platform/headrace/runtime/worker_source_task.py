@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from headrace.api.errors import ConnectError
+from headrace.api.errors import ConnectError, RetriableError
 from headrace.api.task import RecordMetadata, SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
@@ -50,7 +50,9 @@ class WorkerSourceTask(WorkerTask):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._policy = ErrorPolicy.from_config(self.plugins.connector_config)
-        self._errors = SourceErrors(self.spec.name, self._policy, self.counters, raise_if_ending=self._raise_if_ending)
+        self._errors = SourceErrors(
+            self.spec.name, self._policy, self.counters.errors, raise_if_ending=self._raise_if_ending
+        )
         queue = DeadLetterQueueConfig.from_config(self.plugins.connector_config)
         self._has_queue = self._policy.tolerate and queue is not None
         self.core = core.SourceTaskCore(
@@ -104,9 +106,10 @@ class WorkerSourceTask(WorkerTask):
             now_ms=_now_ms,
             wait_ms=self.wait_before_retry,
             rng=Random(),
+            on_retry=self.counters.errors.add_failed_attempt,
         )
         if self._has_queue:
-            self._errors.queue = self.open_client(lambda: DeadLetterQueue.open(plugins, spec))
+            self._errors.queue = self.open_client(lambda: DeadLetterQueue.open(plugins, spec, self.counters.errors))
         self._converters = plugins.make_converters()
         self._to_bytes = ToBytes(self._converters, operator)
         self._chain = TransformChain(plugins.make_steps(), operator)
@@ -168,11 +171,11 @@ class WorkerSourceTask(WorkerTask):
             case core.Send():
                 self._send(effect)
             case core.Convert(polled, batch, by_record):
-                started, skipped = time.monotonic(), self.counters.skipped
+                started, skipped = time.monotonic(), self.counters.errors.skipped
                 outgoing = self._convert_by_record(batch) if by_record else self._convert(batch)
-                self.counters.batches += 1
+                self.counters.add_active(sum(len(each.columns) for each in outgoing) - len(batch))
                 if log.isEnabledFor(logging.DEBUG):
-                    self._log_converted(batch, outgoing, self.counters.skipped - skipped, started)
+                    self._log_converted(batch, outgoing, self.counters.errors.skipped - skipped, started)
                 self._call_core(self.core.converted, polled, outgoing)
             case core.Poll():
                 self._poll()
@@ -205,12 +208,16 @@ class WorkerSourceTask(WorkerTask):
         try:
             batches = core.polled_batches(self.task.poll(), type(self.task).display_class())
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
+            if isinstance(error, RetriableError):
+                self.counters.errors.add_retry()
             with self._lock:
                 effects = self.core.poll_failed(error, now_ms=_monotonic_ms())
             self._carry_out(effects)
         else:
             count = sum(map(len, batches))
             self.counters.add_call(count, time.monotonic() - started)
+            if count:
+                self.counters.add_active(count)
             if batches and log.isEnabledFor(logging.DEBUG):
                 log.debug(
                     "Task %s: poll returned %d records in %d batches after %d ms",
@@ -273,7 +280,6 @@ class WorkerSourceTask(WorkerTask):
                 "selected by the producer" if records.partition is None else records.partition,
             )
         producer.send_with_callback(records.topic, records.partition, columns, on_done)
-        self.counters.records += count
 
     def _send_unwritten(self, send: core.Send, error: Exception) -> None:
         records, batch = send.records, send.polled.batch
@@ -319,8 +325,11 @@ class WorkerSourceTask(WorkerTask):
         return "does not poll"
 
     def _on_acknowledged(self, send: core.Send, count: int, sent: SendMetadata | None, error: Exception | None) -> None:
+        written = count if error is None else 0 if sent is None else sent.count
+        self.counters.add_records(written)
+        self.counters.add_active(-count)
         if error is not None:
-            self._count_unwritten(send.records.topic, count, 0 if sent is None else sent.count, error)
+            self._count_unwritten(send.records.topic, count, written, error)
         metadata = None
         if send.records.index is not None and sent is not None:
             metadata = _record_metadata(sent, send.records.columns.timestamps)
@@ -340,10 +349,9 @@ class WorkerSourceTask(WorkerTask):
 
     def _count_unwritten(self, topic: str, sent: int, written: int, error: Exception) -> None:
         count = sent - written
-        self.counters.errors += count
+        self.counters.errors.add_failed_records(count, are_skipped=self._policy.tolerate)
         if not self._policy.tolerate:
             return
-        self.counters.skipped += count
         log.error(
             "Task %s: skipping %d of %d records that could not be written to topic %s: %s",
             self.spec.name,

@@ -23,7 +23,9 @@ from headrace.runtime import messages, worker_watch
 from headrace.runtime.channel import Channel
 from headrace.runtime.counters import Counters
 from headrace.runtime.error_policy import ErrorPolicy
+from headrace.runtime.record_lags import PartitionLag, RecordLags
 from headrace.runtime.restart_policy import RestartPolicy
+from headrace.runtime.sink_offsets import TopicPartition
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.task_plugins import Plugins
 from headrace.runtime.traces import trace_of
@@ -66,6 +68,7 @@ class WorkerTask:
         self.plugins = plugins
         self.task = task
         self.counters = Counters()
+        self.lags = RecordLags()
         self.stopping = threading.Event()
         self.loop = asyncio.get_running_loop()
         self._channel = channel
@@ -102,6 +105,10 @@ class WorkerTask:
     def describe_unconfirmed(self) -> str:
         """Return what the task does while another worker may run it. It follows "The task" in a log line."""
         raise NotImplementedError
+
+    def gauges(self) -> dict[str, float]:
+        """Return the current values of the task, such as rates of the last seconds. Called on the event loop."""
+        return self.counters.gauges()
 
     def wake_task(self) -> None:
         """Interrupt running plug-in code. Called in a separate thread."""
@@ -248,6 +255,25 @@ class WorkerTask:
             await asyncio.sleep(interval_s)
             await commit()
 
+    async def report_lags_forever(
+        self,
+        client_id: str,
+        positions: Callable[[], Mapping[TopicPartition, int]],
+        end_offsets: Callable[[], Coroutine[Any, Any, Mapping[TopicPartition, int]]],
+    ) -> None:
+        """Report the lag of each partition that has a position, until the task ends."""
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
+        reported: list[PartitionLag] = []
+        while True:
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            ends = await end_offsets()
+            now_s = time.monotonic()
+            self.lags.record(positions(), ends, now_s)
+            lags = self.lags.report(now_s)
+            if lags != reported:
+                reported = lags
+                self._notify(messages.LagsReported(self._instance, client_id, lags))
+
     async def _watch_worker(self, timeout_s: float) -> None:
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
         confirmation = messages.ConfirmTask(self._instance)
@@ -310,7 +336,7 @@ class WorkerTask:
     def _has_ended(self) -> None:
         for task in self._background:
             task.cancel()
-        self._notify(messages.CountersReported(self._instance, self.counters.as_dict()))
+        self._notify(messages.CountersReported(self._instance, self.counters.as_dict(), {}))
         self._ended.set()
 
     def _wake_task(self) -> None:
@@ -329,13 +355,13 @@ class WorkerTask:
     async def _report_forever(self) -> None:
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
         last_logged, logged_records = time.monotonic(), 0
-        reported: dict[str, float] = {}
+        reported = None
         while True:
             await asyncio.sleep(REPORT_INTERVAL_S)
-            records, counters = self.counters.records, self.counters.as_dict()
-            if counters != reported:
-                reported = counters
-                self._notify(messages.CountersReported(self._instance, counters))
+            records, values = self.counters.records, (self.counters.as_dict(), self.gauges())
+            if values != reported:
+                reported = values
+                self._notify(messages.CountersReported(self._instance, *values))
             elapsed = time.monotonic() - last_logged
             if elapsed >= PROGRESS_INTERVAL_S:
                 if records != logged_records:

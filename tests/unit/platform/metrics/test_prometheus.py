@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, isnan, nan
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.herder.herder import ConnectorStatus, RebalanceMetrics, StartCounts, TaskCounters, WorkerMetrics
+from headrace.herder.herder import ConnectorStatus, RebalanceMetrics, StartCounts, WorkerMetrics
 from headrace.metrics import prometheus
+from headrace.runtime.record_lags import PartitionLag
+from headrace.runtime.task_metrics import TaskMetrics
 from headrace.stores.status_store import State, Status
 
 NAME = 'a"b\\c\n'
+ERRORS = {"total_record_failures": 2, "total_records_skipped": 1, "last_error_timestamp": 1_700_000_000_123}
+LAGS = [PartitionLag("t", 0, 9, 4.5, 10.0), PartitionLag("t", 1, 2, 2.0, 12.0)]
 
 
 def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -29,8 +33,8 @@ def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         connectors={NAME, "out"},
         classes={NAME: "FileStreamSource", "out": "FileStreamSink"},
         tasks=[
-            TaskCounters(NAME, 0, {"records": 7, "errors": 2, "skipped": 1, "call_max_time_ms": 2.5}),
-            TaskCounters("out", 0, {"records": 5, "records_passed": 4}),
+            TaskMetrics(NAME, 0, {"records": 7, **ERRORS, "call_max_time_ms": 2.5, "call_avg_time_ms": nan}),
+            TaskMetrics("out", 0, {"records": 5, "records_passed": 4, "lag_max": 9}, "connector-consumer-out-0", LAGS),
         ],
         connector_starts=StartCounts(2, 2, 0),
         task_starts=StartCounts(3, 2, 1),
@@ -60,6 +64,27 @@ def test_task_counters_have_the_metric_names_of_jmx_exporter_and_confluent() -> 
     for group in ("task_error", "task_error_metrics"):
         assert value(f"kafka_connect_{group}_total_record_failures", connector=NAME, task="0") == 2
         assert value(f"kafka_connect_{group}_total_records_skipped", connector=NAME, task="0") == 1
+
+        assert value(f"kafka_connect_{group}_last_error_timestamp", connector=NAME, task="0") == 1_700_000_000_123
+
+
+def test_statistic_without_values_is_nan() -> None:
+    found = value("kafka_connect_source_task_poll_batch_avg_time_ms", connector=NAME, task="0")
+    assert found is not None
+    assert isnan(found)
+
+
+def test_lags_have_the_metric_names_and_labels_of_kafkas_consumer() -> None:
+    client = "connector-consumer-out-0"
+    for prefix, labels in (
+        ("kafka_consumer_fetch_manager", {"clientId": client, "client_id": client}),
+        ("kafka_consumer_consumer_fetch_manager_metrics", {"client_id": client}),
+    ):
+        assert value(f"{prefix}_records_lag", **labels, topic="t", partition="0") == 9
+        assert value(f"{prefix}_records_lag_avg", **labels, topic="t", partition="0") == 4.5
+        assert value(f"{prefix}_records_lag_max", **labels, topic="t", partition="1") == 12
+        assert value(f"{prefix}_records_lag_max", **labels) == 12
+    assert value("kafka_connect_sink_task_sink_record_lag_max", connector="out", task="0") == 9
 
 
 def test_metrics_page_shows_counters_of_sources_only_for_source_connectors() -> None:
@@ -93,7 +118,7 @@ def test_rebalance_metrics_have_the_metric_names_of_jmx_exporter_and_confluent()
         assert value(f"{prefix}_leader_name", leader_name="http://l:1/") == 1
         assert value(f"{prefix}_connect_protocol", connect_protocol="sessioned") == 1
         assert value(f"{prefix}_epoch") == 7
-        assert value(f"{prefix}_completed_rebalances_total") == 3
+        assert value(f"{prefix}_completed_rebalances_total") == value(f"{prefix}_completed_rebalances") == 3
         assert value(f"{prefix}_rebalancing") == 0
         assert value(f"{prefix}_rebalance_avg_time_ms") == 20.5
         assert value(f"{prefix}_rebalance_max_time_ms") == 41

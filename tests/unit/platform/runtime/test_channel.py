@@ -131,7 +131,7 @@ async def test_channel_delivers_messages_as_typed_objects_in_order() -> None:
         if len(received) == 2:
             complete.set()
 
-    sent = [TopicUsed(INSTANCE, "t"), CountersReported(INSTANCE, {"records": 2})]
+    sent = [TopicUsed(INSTANCE, "t"), CountersReported(INSTANCE, {"records": 2}, {"record_rate": 0.5})]
     async with channels(HostMessage, handler) as (sender, _):
         for message in sent:
             sender.notify(message)

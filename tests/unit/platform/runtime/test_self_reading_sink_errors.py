@@ -14,8 +14,8 @@ import pytest
 
 from headrace.api.errors import ConnectError, DataError
 from headrace.api.task import ErrantRecord
-from headrace.runtime.counters import Counters
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
+from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import ErrorPolicy, ToleranceExceeded
 from headrace.runtime.record_lookup import Found, Position
 from headrace.runtime.self_reading_sink_errors import SelfReadingSinkErrors
@@ -44,14 +44,16 @@ async def read_records(positions: Iterable[Position]) -> AsyncIterator[Found]:
         yield position, None if position.offset == DELETED else columns
 
 
-def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSinkErrors, Counters]:
+def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSinkErrors, ErrorCounters]:
     spec = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
-    counters = Counters()
+    counters = ErrorCounters()
 
     def from_loop(coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run(coroutine)
 
-    queue = DeadLetterQueue("dlq", spec, cast("Any", producer), with_context=True) if producer is not None else None
+    queue = None
+    if producer is not None:
+        queue = DeadLetterQueue("dlq", spec, cast("Any", producer), counters, with_context=True)
     return SelfReadingSinkErrors(
         "c-0", "Task", policy, counters, queue=queue, read_records=read_records, from_loop=from_loop
     ), counters

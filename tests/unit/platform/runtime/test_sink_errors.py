@@ -18,8 +18,8 @@ from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
 from headrace.metrics import logs
 from headrace.runtime.conversion import Converters, RawPart
-from headrace.runtime.counters import Counters
 from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
+from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import Failure, Stage, ToleranceExceeded
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.spec import TaskSpec
@@ -66,16 +66,16 @@ def run(coroutine: Coroutine[Any, Any, None]) -> Future[None]:
     return future
 
 
-def make(*, tolerate: bool = True, read_record: Any = read_nothing) -> tuple[SinkErrors, Producer, Counters]:
+def make(*, tolerate: bool = True, read_record: Any = read_nothing) -> tuple[SinkErrors, Producer, ErrorCounters]:
     spec = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
-    producer, counters = Producer(), Counters()
+    producer, counters = Producer(), ErrorCounters()
     errors = SinkErrors(
         "c-0",
         "Task",
         error_policy(tolerate=tolerate),
         Converters(StringConverter(), StringConverter(), StringConverter()),
         counters,
-        queue=DeadLetterQueue("dlq", spec, cast("Any", producer), with_context=True),
+        queue=DeadLetterQueue("dlq", spec, cast("Any", producer), counters, with_context=True),
         read_record=read_record,
         run=run,
     )
@@ -107,7 +107,7 @@ def test_dlq_records_of_conversion_and_transform_errors_are_sent_in_offset_order
     errors.send_collected()
     assert offsets(producer) == [11, 15, 17]
     assert [columns.values for columns in producer.sent] == [[b"11"], [b"15"], [b"17"]]
-    assert counters.skipped == counters.errors == 3
+    assert (counters.skipped, counters.errors, counters.dlq_requests) == (3, 3, 3)
 
 
 def test_collected_dlq_records_are_sent_only_once() -> None:

@@ -10,8 +10,8 @@ import pytest
 from headrace.api.errors import ConnectError, DataError
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import STRING_SCHEMA
-from headrace.runtime.counters import Counters
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
+from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import Failure, Stage
 from headrace.runtime.source_errors import SourceErrors
 from headrace.runtime.spec import TaskSpec
@@ -61,9 +61,9 @@ class Ending:
 def make(producer: Producer, ending: Ending | None = None) -> SourceErrors:
     spec = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
     errors = SourceErrors(
-        "c-0", error_policy(tolerate=True), Counters(), raise_if_ending=(ending or Ending()).raise_if_ending
+        "c-0", error_policy(tolerate=True), ErrorCounters(), raise_if_ending=(ending or Ending()).raise_if_ending
     )
-    errors.queue = DeadLetterQueue("dlq", spec, cast("Any", producer), with_context=True)
+    errors.queue = DeadLetterQueue("dlq", spec, cast("Any", producer), ErrorCounters(), with_context=True)
     return errors
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from headrace.api.errors import ConfigError, ConnectError, DataError, RecordErrors, RetriableError
 from headrace.runtime.chain import Step, TransformChain
-from headrace.runtime.counters import Counters
+from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import (
     DeadLetterQueueConfig,
     ErrorLog,
@@ -46,7 +47,7 @@ class Clock:
 
 
 def stages(
-    policy: ErrorPolicy, clock: Clock | None = None
+    policy: ErrorPolicy, clock: Clock | None = None, on_retry: Callable[[], None] = lambda: None
 ) -> tuple[RetryWithToleranceOperator, list[tuple[Failure, Any]]]:
     clock = clock or Clock()
     reported: list[tuple[Failure, Any]] = []
@@ -57,6 +58,7 @@ def stages(
         now_ms=lambda: clock.ms,
         wait_ms=clock.wait,
         rng=Random(1),
+        on_retry=on_retry,
     )
     return built, reported
 
@@ -137,7 +139,7 @@ def test_error_of_a_transform_names_its_alias_once(
     assert failure.message.startswith(f"transform shorten: {message}")
     assert failure.message.count("shorten") == 1
     with caplog.at_level(logging.ERROR):
-        ErrorLog("c-0", error_policy(tolerate=True, log=True), Counters()).add(failure, "record 1")
+        ErrorLog("c-0", error_policy(tolerate=True, log=True), ErrorCounters()).add(failure, "record 1")
     line = caplog.messages[0].splitlines()[0]
     assert "Executing stage 'TRANSFORMATION'" in line
     assert f"where record 1: transform shorten: {message}" in line
@@ -171,7 +173,9 @@ def test_operation_that_fails_with_retriable_errors_is_retried_with_backoff() ->
 
 def test_retries_of_retriable_errors_stop_after_errors_retry_timeout() -> None:
     clock = Clock()
-    built, reported = stages(error_policy(retry_timeout_ms=1000, tolerate=True), clock)
+    counters = ErrorCounters()
+    policy = error_policy(retry_timeout_ms=1000, tolerate=True)
+    built, reported = stages(policy, clock, counters.add_failed_attempt)
 
     def never(_part: Numbers) -> None:
         raise RetriableError("not now")
@@ -179,6 +183,7 @@ def test_retries_of_retriable_errors_stop_after_errors_retry_timeout() -> None:
     assert built.run(Stage.VALUE_CONVERTER, "C", never, Numbers([1])) == []
     assert clock.waits == [300, 600, 100]
     assert reported[0][0].attempts == 4
+    assert (counters.retries, counters.failures) == (3, 3)  # the report counts the last failure
 
 
 def test_retry_delay_doubles_with_each_attempt_and_is_random_once_it_would_exceed_errors_retry_delay_max_ms() -> None:

@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 from headrace.api.errors import ConnectError
-from headrace.runtime.counters import Counters
+from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import ErrorLog, Failure, Stage, tolerance_exceeded
 from headrace.runtime.traces import TRACE_LENGTH_MAX, exception_line, message_of, trace_of, traceback_of
 from headrace.stores.status_records import encode_status
@@ -177,7 +177,7 @@ def test_failure_is_logged_and_described_if_str_of_its_exception_fails(
 ) -> None:
     failure = Failure(Stage.TRANSFORMATION, "C", error, 1)
     with caplog.at_level(logging.ERROR):
-        ErrorLog("c-0", error_policy(tolerate=True, log=True), Counters()).add(failure, "a record")
+        ErrorLog("c-0", error_policy(tolerate=True, log=True), ErrorCounters()).add(failure, "a record")
     assert message_of(error) == "<exception str() failed>"
     assert "where a record: <exception str() failed>" in caplog.text
     assert str(tolerance_exceeded(failure, "a record")).endswith(f"{type(error).__name__}: <exception str() failed>")
@@ -188,7 +188,7 @@ def test_log_line_of_a_failed_record_omits_the_middle_of_a_long_error_message(
 ) -> None:
     failure = Failure(Stage.TRANSFORMATION, "C", raised(ValueError("x" * 2_000_000)), 1)
     with caplog.at_level(logging.ERROR):
-        ErrorLog("c-0", error_policy(tolerate=True, log=True), Counters()).add(failure, "a record")
+        ErrorLog("c-0", error_policy(tolerate=True, log=True), ErrorCounters()).add(failure, "a record")
     assert "characters omitted" in caplog.text
     assert "Traceback (most recent call last)" in caplog.text
     assert len(caplog.text) < 3 * TRACE_LENGTH_MAX
