@@ -170,6 +170,7 @@ def test_headraces_consumer_reads_records_that_confluent_kafka_produced(broker: 
         batches = await read_all(consumer, len(RECORDS))
         assert await consumer.position((topic, 0)) == len(RECORDS)
         assert consumer.high_watermark((topic, 0)) == len(RECORDS)
+        assert consumer.high_watermarks() == {(topic, 0): len(RECORDS)}
         await consumer.close()
         return batches
 

@@ -179,6 +179,10 @@ class Consumer:
         """Return the high watermark from the last fetch, or None before the first fetch."""
         return self._core.high_watermark(self._check_assigned(topic_partition))
 
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the known high watermarks of the assigned partitions, from the last fetch of each partition."""
+        return self._core.high_watermarks()
+
     def _check_assigned(self, topic_partition: TopicPartition) -> TopicPartition:
         if topic_partition not in self._core.assignment:
             raise ClientError(f"{topic_partition[0]}-{topic_partition[1]} is not assigned to this consumer")

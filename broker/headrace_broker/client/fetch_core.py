@@ -186,6 +186,10 @@ class FetchCore:
         value = self._states[topic_partition].high_watermark
         return None if value < 0 else value
 
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the high watermarks of all partitions with a response."""
+        return {each: state.high_watermark for each, state in self._states.items() if state.high_watermark >= 0}
+
     def pause(self, topic_partition: TopicPartition) -> None:
         """Return no records of the partition until `resume` is called. Prefetched chunks are kept."""
         self._states[topic_partition].paused = True

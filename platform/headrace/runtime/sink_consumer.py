@@ -172,17 +172,17 @@ class SinkConsumer:
         The high watermarks of the last fetch responses are the ends, if the consumer fetches the partitions. Otherwise,
         the leaders are asked from time to time.
         """
+        if self._closing:
+            return {}
         consumer = self._opened
-        assigned = set(consumer.assignment)
-        if self._config.isolation_level == "read_committed" or not self._is_polling:
-            not_fetched = assigned
-        else:
-            not_fetched = assigned.intersection(consumer.paused)
-        ends = {each: consumer.high_watermark(each) for each in assigned - not_fetched}
-        known = {each: end for each, end in ends.items() if end is not None}
-        if len(known) < len(assigned):
-            known |= await self._listed_ends.get(assigned - known.keys(), consumer.list_offsets)
-        return known
+        known: dict[TopicPartition, int] = {}
+        # The records below the high watermark may belong to open transactions.
+        if self._is_polling and self._config.isolation_level != "read_committed":
+            known = consumer.high_watermarks()
+            for paused in consumer.paused:
+                known.pop(paused, None)
+        unknown = set(consumer.assignment) - known.keys()
+        return known | await self._listed_ends.get(unknown, consumer.list_offsets)
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Continue to consume at these offsets."""

@@ -183,6 +183,26 @@ async def test_task_fails_if_its_host_process_exits_unexpectedly() -> None:
         assert listener.states == [(TASK, "FAILED")]
 
 
+async def test_totals_of_a_task_remain_after_its_process_has_exited_until_the_task_is_stopped() -> None:
+    async with running() as (worker, processes, listener):
+        await worker.start_task(TASK, SPEC)
+        (host,) = processes.hosts
+        host.far_end.notify(messages.CountersReported(TASK, {"total_record_errors": 1}, {"record_rate": 5.0}))
+        host.far_end.notify(messages.StateChanged(TASK, "RUNNING", None))
+        await asyncio.wait_for(listener.changed.wait(), 30)
+        assert worker.task_metrics()[0].values["record_rate"] == 5
+        host.exit(-11)
+        while (TASK, "FAILED") not in listener.states:
+            listener.changed.clear()
+            await asyncio.wait_for(listener.changed.wait(), 30)
+        (metrics,) = worker.task_metrics()
+        assert (metrics.connector, metrics.task) == (TASK.connector, TASK.task)
+        assert metrics.values["total_record_errors"] == 1
+        assert "record_rate" not in metrics.values
+        await worker.stop(TASK)
+        assert worker.task_metrics() == []
+
+
 async def test_instances_whose_processes_died_with_the_fork_server_are_started_again() -> None:
     async with running() as (worker, processes, listener):
         await worker.start_connector(CONNECTOR, {})
