@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from headrace_broker.help_epilog import read_on
+from headrace_broker.tools.tool_error import ToolError
 from headrace_broker.version_option import VersionOption
 
 if TYPE_CHECKING:
@@ -35,10 +36,6 @@ _WARN_AFTER_MS = 2_000
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _TERMINATED = 143
-
-
-class ToolError(Exception):
-    """An error that ends a tool. The error's text is printed for the user."""
 
 
 class Parser(argparse.ArgumentParser):

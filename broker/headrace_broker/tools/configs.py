@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.tools.command_line import (
     Parser,
-    ToolError,
     admin_client,
     broker_message,
     is_given,
@@ -23,6 +22,7 @@ from headrace_broker.tools.command_line import (
     run_and_exit,
     uses_controllers,
 )
+from headrace_broker.tools.tool_error import ToolError
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_broker.tools.command_line import (
     Parser,
-    ToolError,
     client_config,
     is_given,
     key_values,
@@ -30,6 +29,7 @@ from headrace_broker.tools.command_line import (
     run_in_thread,
     warn_deprecated,
 )
+from headrace_broker.tools.tool_error import ToolError
 
 if TYPE_CHECKING:
     from headrace_broker.client.consumer import Consumer, FetchedBatch

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.tools.command_line import (
     Parser,
-    ToolError,
     broker_message,
     client_config,
     open_cluster,
@@ -29,6 +28,7 @@ from headrace_broker.tools.command_line import (
     wait_for_topic,
     warn_deprecated,
 )
+from headrace_broker.tools.tool_error import ToolError
 
 if TYPE_CHECKING:
     from headrace_broker.client.producer import Producer, RecordMetadata

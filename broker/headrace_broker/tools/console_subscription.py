@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from headrace_broker.client.cluster_view import ClusterView
 from headrace_broker.client.consumer import Consumer
 from headrace_broker.client.errors import BrokerError
-from headrace_broker.tools.command_line import ToolError, wait_for_topic
+from headrace_broker.tools.command_line import wait_for_topic
+from headrace_broker.tools.tool_error import ToolError
 from headrace_broker.tools.topic_filter import TopicFilter, topic_filter
 
 _FOREVER_MS = 24 * 3600 * 1000

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
-from headrace_broker.tools.command_line import Parser, ToolError, admin_client, run, run_and_exit
+from headrace_broker.tools.command_line import Parser, admin_client, run, run_and_exit
+from headrace_broker.tools.tool_error import ToolError
 from headrace_broker.tools.topic_filter import topic_and_partitions_filter, topic_partition_filter
 
 _NAMED_TIMES = {

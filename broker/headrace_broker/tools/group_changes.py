@@ -16,7 +16,8 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import group_tables as tables
 from headrace_broker.tools import offset_resets as resets
-from headrace_broker.tools.command_line import ToolError, broker_message
+from headrace_broker.tools.command_line import broker_message
+from headrace_broker.tools.tool_error import ToolError
 
 _INACTIVE = ("Empty", "Dead")
 _WHOLE_REQUEST_ERRORS = (

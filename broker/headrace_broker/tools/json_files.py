@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace_broker.protocol.topic_names import TopicPartition
-from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.tool_error import ToolError
 
 _VERSION = 1
 

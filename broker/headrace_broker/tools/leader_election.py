@@ -7,15 +7,8 @@ from collections.abc import Sequence
 
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
-from headrace_broker.tools.command_line import (
-    Parser,
-    ToolError,
-    admin_client,
-    broker_message,
-    is_given,
-    run,
-    run_and_exit,
-)
+from headrace_broker.tools.command_line import Parser, admin_client, broker_message, is_given, run, run_and_exit
+from headrace_broker.tools.tool_error import ToolError
 
 _TYPES = ("preferred", "unclean")
 _CHOICES = ("topic", "all_topic_partitions", "path_to_json_file")

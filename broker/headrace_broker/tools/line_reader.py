@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from headrace_broker.records.columns import RecordColumns, RecordHeaders
-from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.tool_error import ToolError
 
 _PROPERTIES = {
     "parse.key": "false",

@@ -7,7 +7,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace_broker.tools.command_line import Parser, ToolError, admin_client, run, run_and_exit
+from headrace_broker.tools.command_line import Parser, admin_client, run, run_and_exit
+from headrace_broker.tools.tool_error import ToolError
 
 if TYPE_CHECKING:
     from headrace_broker.protocol.messages.describe_log_dirs import DescribeLogDirsResult

@@ -9,13 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.uuid_text import encode_uuid
-from headrace_broker.tools.command_line import (
-    Parser,
-    ToolError,
-    admin_client,
-    run,
-    run_and_exit,
-)
+from headrace_broker.tools.command_line import Parser, admin_client, run, run_and_exit
+from headrace_broker.tools.tool_error import ToolError
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin_replicas import QuorumDescription

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from headrace_broker.protocol.topic_names import TopicPartition
-from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.tool_error import ToolError
 
 OffsetPlan = dict[TopicPartition, int]
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.tools.command_line import (
     Parser,
-    ToolError,
     client_config,
     is_given,
     open_cluster,
@@ -27,6 +26,7 @@ from headrace_broker.tools.command_line import (
     warn_without_metrics,
 )
 from headrace_broker.tools.produce_stats import FailureCounts, ProduceStats
+from headrace_broker.tools.tool_error import ToolError
 
 if TYPE_CHECKING:
     from headrace_broker.client.producer import Producer, RecordMetadata

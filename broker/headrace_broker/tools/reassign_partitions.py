@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING
 from headrace_broker.log.config import THROTTLED_RATES
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
-from headrace_broker.tools.command_line import (
-    Parser,
-    ToolError,
-    admin_client,
-    broker_message,
-    run,
-    run_and_exit,
-)
+from headrace_broker.tools.command_line import Parser, admin_client, broker_message, run, run_and_exit
 from headrace_broker.tools.reassignment_plans import (
     Move,
     ReassignmentPlan,
@@ -40,6 +33,7 @@ from headrace_broker.tools.reassignment_plans import (
     propose,
     replica_moves,
 )
+from headrace_broker.tools.tool_error import ToolError
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin, Resource

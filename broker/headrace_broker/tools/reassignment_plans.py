@@ -11,7 +11,7 @@ from headrace_broker.metadata.image import BrokerImage, MetadataImage
 from headrace_broker.metadata.placement import place_partitions
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
-from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.tool_error import ToolError
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin_replicas import Reassignment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.tool_error import ToolError
 
 _FIRST_LEVEL = 7
 _LATEST = "4.3-IV0"

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from headrace_broker.server.config import BrokerConfig, ConfigError
 from headrace_broker.server.main import properties_without_file
-from headrace_broker.tools.command_line import Parser, ToolError, load_properties, run_and_exit
+from headrace_broker.tools.command_line import Parser, load_properties, run_and_exit
+from headrace_broker.tools.tool_error import ToolError
 
 _OWNED = ("--watch-fd", "--parent-pid")
 _OVERRIDES = ("--override", "--property")

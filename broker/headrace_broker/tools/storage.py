@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from headrace_broker.log.checkpoints import META_PROPERTIES_FILE, MalformedFileError, decode_meta_properties
 from headrace_broker.metadata.cluster import METADATA_VERSION
-from headrace_broker.tools.command_line import Parser, ToolError, load_properties, run_and_exit
+from headrace_broker.tools.command_line import Parser, load_properties, run_and_exit
 from headrace_broker.tools.release_versions import (
     METADATA,
     feature_dependencies,
@@ -16,6 +16,7 @@ from headrace_broker.tools.release_versions import (
     parse_feature,
     version_mapping,
 )
+from headrace_broker.tools.tool_error import ToolError
 
 _COMMANDS = ("info", "format", "random-uuid", "version-mapping", "feature-dependencies")
 _UNSUPPORTED = ("initial_controllers", "add_scram")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
-from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.tool_error import ToolError
 
 TopicFilter = Callable[[str], bool]
 PartitionFilter = Callable[[str, int], bool]

@@ -9,14 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
-from headrace_broker.tools.command_line import (
-    Parser,
-    ToolError,
-    admin_client,
-    broker_message,
-    run,
-    run_and_exit,
-)
+from headrace_broker.tools.command_line import Parser, admin_client, broker_message, run, run_and_exit
+from headrace_broker.tools.tool_error import ToolError
 from headrace_broker.tools.topic_descriptions import ZERO_ID, Report, describe
 from headrace_broker.tools.topic_filter import select_topics
 

@@ -17,8 +17,9 @@ import pytest
 from headrace_broker.protocol import KAFKA_VERSION
 from headrace_broker.protocol.messages.describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
 from headrace_broker.tools import configs, console_consumer, console_producer, consumer_groups, topics
-from headrace_broker.tools.command_line import ToolError, key_values, load_properties
+from headrace_broker.tools.command_line import key_values, load_properties
 from headrace_broker.tools.server_stop import BrokerCommand, parse_command
+from headrace_broker.tools.tool_error import ToolError
 
 ROOT = Path(__file__).resolve().parents[4]
 SERVER = ["--bootstrap-server", "h:1"]

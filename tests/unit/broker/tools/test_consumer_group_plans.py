@@ -6,7 +6,7 @@ import pytest
 
 from headrace_broker.tools import group_tables as tables
 from headrace_broker.tools import offset_resets as resets
-from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.tool_error import ToolError
 
 
 def test_offsets_table_has_the_columns_and_widths_of_kafkas_tool() -> None:

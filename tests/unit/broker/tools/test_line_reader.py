@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.line_reader import LineReader, LineSplitter
+from headrace_broker.tools.tool_error import ToolError
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])

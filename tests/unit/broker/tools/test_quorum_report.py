@@ -8,10 +8,10 @@ from headrace_broker.client.admin_replicas import QuorumDescription
 from headrace_broker.client.errors import BrokerError, TimedOutError
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.describe_quorum import DescribeQuorumResponsePartitionData, ReplicaState
-from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.consumer_perf_test import format_date
 from headrace_broker.tools.metadata_quorum import replication, status
 from headrace_broker.tools.produce_stats import FailureCounts, ProduceStats
+from headrace_broker.tools.tool_error import ToolError
 
 
 def replica(node: int, end: int, time_ms: int) -> ReplicaState:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from headrace_broker.client.admin_replicas import Reassignment
-from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.reassignment_plans import (
     ReassignmentPlan,
     as_json,
@@ -24,6 +23,7 @@ from headrace_broker.tools.reassignment_plans import (
     propose,
     replica_moves,
 )
+from headrace_broker.tools.tool_error import ToolError
 
 
 def plan(*entries: dict[str, Any]) -> ReassignmentPlan:

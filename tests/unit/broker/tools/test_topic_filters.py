@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace_broker.client.admin_replicas import Reassignment
-from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.get_offsets import parse_time
+from headrace_broker.tools.tool_error import ToolError
 from headrace_broker.tools.topic_descriptions import (
     PartitionDescription,
     Report,
