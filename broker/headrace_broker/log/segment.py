@@ -12,10 +12,10 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from headrace_broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace_broker.log.open_segments import OpenSegments
-from headrace_broker.log.storage import Storage, StorageFile
 from headrace_broker.records.batch import (
     HEADER_SIZE,
     MAGIC,
@@ -28,6 +28,9 @@ from headrace_broker.records.batch import (
     read_header,
     verify_crc,
 )
+
+if TYPE_CHECKING:
+    from headrace_broker.log.storage import Storage, StorageFile
 
 _log = logging.getLogger(__name__)
 

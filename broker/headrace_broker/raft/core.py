@@ -1,4 +1,4 @@
-"""The Raft state machine of one node of the metadata quorum: leader election and log replication, without any I/O.
+"""The Raft state machine of one node of the metadata quorum: leader election and log replication.
 
 Inputs are requests, responses and the current time; outputs are `Effect`s, which `raft.effects` documents. The current
 `Role` handles most events. This module holds the state that survives a role change (epoch, vote, high watermark) and
@@ -18,8 +18,7 @@ requests.
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
@@ -42,6 +41,9 @@ from headrace_broker.raft.effects import (
 from headrace_broker.raft.log_port import OffsetAndEpoch, RaftLog
 from headrace_broker.raft.quorum_state import EPOCH_INCREASE_MAX, EPOCH_MAX, NO_NODE, QuorumState
 from headrace_broker.raft.role import Role
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 class Raft:

@@ -7,14 +7,14 @@ partitions.
 
 On the fetching replica, `FetchSessionHandler` computes the partitions that the next request must contain.
 
-This module has no I/O. Only the broker's event loop uses it, so there are no locks.
+This module does no I/O. Only the broker's event loop uses it, so there are no locks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from random import Random
+from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.fetch import (
@@ -24,6 +24,9 @@ from headrace_broker.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+
+if TYPE_CHECKING:
+    from random import Random
 
 NO_SESSION = 0
 FINAL_EPOCH = -1

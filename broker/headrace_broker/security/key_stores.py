@@ -1,7 +1,8 @@
-"""Reads key stores: PEM files, JKS files, and PKCS#12 files, the default format of Java since version 9. No I/O.
+"""Reads key stores: PEM files, JKS files, and PKCS#12 files, the default format of Java since version 9.
 
 The content of a file determines its type, whatever type is configured. PKCS#12 files need the package cryptography,
 which the extra `headrace[tls]` installs. The private keys of JKS files are encrypted with the JDK's `KeyProtector`.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import ssl
 import struct
 from base64 import encodebytes
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ def _read_jks(content: bytes, password: str | None, key_password: str | None, wi
                 certificates = tuple(reader.certificate(version) for _ in range(reader.number(">I")))
                 trusted += certificates[:1]
                 if key is None and with_key:
-                    key, chain = _pem_key(_decrypt_key(protected, key_password or "")), certificates
+                    key, chain = _pem("PRIVATE KEY", _decrypt_key(protected, key_password or "")), certificates
             elif tag == _TRUSTED_CERTIFICATE:
                 trusted.append(reader.certificate(version))
             else:
@@ -130,7 +130,7 @@ class _Reader:
     def certificate(self, version: int) -> str:
         if version == 2:
             self.take(self.number(">H"))  # the certificate's type
-        return ssl.DER_cert_to_PEM_cert(self.take(self.number(">I")))
+        return _pem("CERTIFICATE", self.take(self.number(">I")))
 
 
 def _decrypt_key(protected: bytes, password: str) -> bytes:
@@ -161,8 +161,8 @@ def _der_value(data: bytes) -> tuple[int, bytes]:
     return start + size, data[start : start + size]
 
 
-def _pem_key(der: bytes) -> str:
-    return f"-----BEGIN PRIVATE KEY-----\n{encodebytes(der).decode()}-----END PRIVATE KEY-----\n"
+def _pem(label: str, der: bytes) -> str:
+    return f"-----BEGIN {label}-----\n{encodebytes(der).decode()}-----END {label}-----\n"
 
 
 def _sha1(*parts: bytes) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from confluent_kafka import KafkaError, TopicPartition
 
 from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse.consumers import create_consumer
 from headrace_connectors.lakehouse.envelope import EnvelopeReader
 from headrace_connectors.lakehouse.layouts import RecordPosition
 from headrace_connectors.lakehouse.ranges import Range
@@ -27,7 +28,7 @@ def first_payloads(spec: SourceSpec, ranges: Sequence[Range]) -> Iterator[tuple[
     Skips tombstones and bad records, because they have no schema. Yields nothing for a topic that has
     only tombstones and bad records. Raises ConnectError if the records cannot be read.
     """
-    consumer = spec.consumer(**{"queued.min.messages": "1000", "max.partition.fetch.bytes": str(1 << 20)})
+    consumer = create_consumer(spec, **{"queued.min.messages": "1000", "max.partition.fetch.bytes": str(1 << 20)})
     try:
         open_ranges = {(range_.topic, range_.partition): range_ for range_ in ranges}
         consumer.assign([TopicPartition(range_.topic, range_.partition, range_.start) for range_ in ranges])

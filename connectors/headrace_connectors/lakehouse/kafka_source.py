@@ -21,6 +21,7 @@ from confluent_kafka import KafkaException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from headrace_connectors.lakehouse.consumers import create_consumer
 from headrace_connectors.lakehouse.planner import Planner
 from headrace_connectors.lakehouse.process_watch import exit_with_process
 from headrace_connectors.lakehouse.range_reader import RangeReader, RecordSizeSampler
@@ -91,7 +92,7 @@ class KafkaStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records in the offset ranges of a Spark partition, as Arrow batches."""
         self._exit_with_task()
-        consumer = self._spec.consumer()
+        consumer = create_consumer(self._spec)
         try:
             yield from RangeReader(consumer, self._spec, partition.value).batches()
         finally:

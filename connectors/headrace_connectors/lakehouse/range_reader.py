@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from headrace_connectors.lakehouse.consumers import create_consumer
 from headrace_connectors.lakehouse.envelope import PayloadColumns, PayloadReader
 from headrace_connectors.lakehouse.ranges import Range
 from headrace_connectors.lakehouse.spec import SourceError, SourceSpec
@@ -220,7 +221,9 @@ class RecordSizeSampler:
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec
-        self._consumer = spec.consumer(**{"queued.min.messages": "100", "max.partition.fetch.bytes": str(1 << 20)})
+        self._consumer = create_consumer(
+            spec, **{"queued.min.messages": "100", "max.partition.fetch.bytes": str(1 << 20)}
+        )
 
     def row_bytes(self, positions: dict[tuple[str, int], int]) -> dict[str, float]:
         """Return the mean payload size of each topic's next records, which start at the offsets in `positions`.

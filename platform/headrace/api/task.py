@@ -8,13 +8,15 @@ of a `SelfReadingSinkTask`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from headrace.api.plugin import C, Plugin
 from headrace.data.batch import SinkBatch, SourceBatch
 from headrace.data.records import SinkRecord, SourceRecord
 from headrace.data.sink_records import SinkRecords
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 TopicPartition = tuple[str, int]
 """A topic's name and a partition's number."""

@@ -1,6 +1,6 @@
-"""The `errors.*` keys of a connector, which determine how the platform handles failed records (KIP-298). No I/O.
+"""The `errors.*` keys of a connector, which determine how the platform handles failed records (KIP-298).
 
-The configuration definition, `headrace.plugins.connector_config`, contains the keys' defaults.
+The configuration definition, `headrace.plugins.connector_config`, contains the keys' defaults. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from random import Random
+from typing import TYPE_CHECKING
 
 from headrace.api.errors import ConnectError
 from headrace.plugins.connector_config import framework_value
 from headrace.runtime import traces
 from headrace.runtime.error_counters import ErrorCounters
+
+if TYPE_CHECKING:
+    from random import Random
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Runs transforms and converters with retries and error tolerance: `errors.*`, KIP-298. No I/O.
+"""Runs transforms and converters with retries and error tolerance: `errors.*`, KIP-298. This module does no I/O.
 
 Retriable errors are retried until `errors.retry.timeout`, with a backoff that doubles from 300 ms up to
 `errors.retry.delay.max.ms`. After that, like all other errors, they are reported, and the record is skipped or the task
@@ -12,12 +12,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from random import Random
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from headrace.api.errors import ConnectError, RecordErrors, RetriableError
 from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, tolerance_exceeded
 from headrace.runtime.traces import message_of
+
+if TYPE_CHECKING:
+    from random import Random
 
 log = logging.getLogger(__name__)
 

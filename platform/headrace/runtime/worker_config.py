@@ -7,7 +7,7 @@ to be misspelt.
 
 from __future__ import annotations
 
-import os
+import posixpath  # os.path without the functions of os that do I/O
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class WorkerConfig:
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, STANDALONE))
         if not values["offset.storage.file.filename"]:
-            values["offset.storage.file.filename"] = os.path.join(values["headrace.data.dir"], OFFSETS_FILE)
+            values["offset.storage.file.filename"] = posixpath.join(values["headrace.data.dir"], OFFSETS_FILE)
         return cls(dict(properties), values, tuple(_warnings(properties, STANDALONE)))
 
     @classmethod

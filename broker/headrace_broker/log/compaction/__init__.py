@@ -3,7 +3,7 @@
 `cleanable` determines which range of a log to clean, and whether to clean the log now. `cleaning` builds the new
 segments in two passes over the old segments. It uses `offset_map` (newest offset of each key), `batch_filter` (the
 records of a batch to retain), `transactions` (batches of aborted transactions) and `grouping` (the segments to merge).
-The modules do no I/O, except through the storage object that the caller passes. The broker runs the cleaning in a
+This package does no I/O, except through the storage object that the caller passes. The broker runs the cleaning in a
 separate process (`server.cleaning.cleaner`).
 """
 

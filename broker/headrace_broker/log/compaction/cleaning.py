@@ -10,7 +10,7 @@ because a tombstone must not be removed before the older records of its key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace_broker.log.compaction.batch_filter import BatchFilter
 from headrace_broker.log.compaction.grouping import SegmentSizes, group_segments
@@ -27,10 +27,12 @@ from headrace_broker.log.segment import (
     TRANSACTION_INDEX_SUFFIX,
     LogSegment,
 )
-from headrace_broker.log.storage import Storage
 from headrace_broker.log.transaction_index import AbortedTxn, decode_transaction_index
 from headrace_broker.records.batch import BatchHeader, CorruptBatchError
 from headrace_broker.records.reader import read_batch
+
+if TYPE_CHECKING:
+    from headrace_broker.log.storage import Storage
 
 MaybeThrottle = Callable[[int], None]
 """Called with the number of bytes just read or written. It may sleep, or raise an exception to stop the cleaning."""

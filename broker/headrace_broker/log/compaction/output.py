@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, TRANSACTION_INDEX_SUFFIX, LogSegment
-from headrace_broker.log.storage import Storage
 from headrace_broker.log.transaction_index import AbortedTxn, encode_transaction_index
 from headrace_broker.records.batch import BatchHeader, Buffer, read_header
+
+if TYPE_CHECKING:
+    from headrace_broker.log.storage import Storage
 
 _WRITE_BYTES = 1024 * 1024
 _SYNC_BYTES = 16 * 1024 * 1024
