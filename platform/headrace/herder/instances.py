@@ -16,7 +16,8 @@ from typing import Any
 from headrace.herder import core, instance_effects
 from headrace.herder.assignment import Assignment
 from headrace.herder.herder import StartCounts
-from headrace.metrics import log_text, logs
+from headrace.metrics import logs
+from headrace.metrics.elapsed import ms_since
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.spec import InstanceId, TaskSpec
@@ -188,7 +189,7 @@ class Instances:
         self.confirm_task(instance)
         started = time.monotonic()
         await self._offsets.write(instance.connector, offsets)
-        _debug(instance, "stored offsets of %d source partitions in %d ms", len(offsets), log_text.ms_since(started))
+        _debug(instance, "stored offsets of %d source partitions in %d ms", len(offsets), ms_since(started))
 
     async def read_offsets(self, instance: InstanceId, partitions: list[dict[Any, Any]]) -> list[dict[str, Any] | None]:
         """Return the committed offsets of these source partitions."""
@@ -309,7 +310,7 @@ class Instances:
                 )
             self.carry_out(self.core.start_failed(instance, trace, was_killed=isinstance(error, ProcessKilled)))
         else:
-            _debug(instance, "started version %s in %d ms", version, log_text.ms_since(started))
+            _debug(instance, "started version %s in %d ms", version, ms_since(started))
             self.starts[kind] = self.starts[kind].plus(is_success=True)
             self.carry_out(self.core.started(instance, version))
 
@@ -329,7 +330,7 @@ class Instances:
         started = time.monotonic()
         _debug(instance, "stopping")
         await self.worker.stop(instance)
-        _debug(instance, "stopped after %d ms", log_text.ms_since(started))
+        _debug(instance, "stopped after %d ms", ms_since(started))
         self.carry_out(self.core.stopped(instance))
 
     async def _request_task_configs(self, instance: InstanceId) -> None:
@@ -345,7 +346,7 @@ class Instances:
             if effects:
                 log.error("%sConnector %s: %s", logs.context(instance.connector), instance.connector, text)
         else:
-            _debug(instance, "generated %d task configurations in %d ms", len(configs), log_text.ms_since(started))
+            _debug(instance, "generated %d task configurations in %d ms", len(configs), ms_since(started))
             effects = self.core.task_configs_generated(instance, configs)
         self.carry_out(effects)
 

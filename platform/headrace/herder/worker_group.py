@@ -19,6 +19,7 @@ from headrace.herder.group_core import GroupCore, GroupEffect
 from headrace.herder.herder import RebalanceMetrics
 from headrace.herder.rebalance_times import RebalanceTimes
 from headrace.metrics import log_text
+from headrace.metrics.elapsed import ms_since
 from headrace.stores.config_store import ConfigSnapshot, ConfigStore
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.errors import ClientError
@@ -378,7 +379,7 @@ class WorkerGroup:
             "Group %s: read the config topic to offset %d in %d ms",
             self._group_id,
             snapshot.offset,
-            log_text.ms_since(started),
+            ms_since(started),
         )
         self._spawn(self.core.on_snapshot(snapshot))
         return True

@@ -1,11 +1,11 @@
 """Texts of log lines that are created only if the line is written, so that a DEBUG line costs nothing when it is off.
 
 The texts contain names, counts, source partitions and offsets, never the content of a record or of a configuration.
+This module does no I/O.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -60,11 +60,6 @@ def chunk_ranges(chunks: Sequence[Any]) -> Listing[Any]:
 def written(parts: Sequence[Any]) -> Listing[Any]:
     """Return the offsets of acknowledged records, from the metadata of the producer."""
     return Listing(parts, _written_range)
-
-
-def ms_since(started_s: float) -> int:
-    """Return the milliseconds since a value of `time.monotonic()`."""
-    return round((time.monotonic() - started_s) * 1000)
 
 
 def _offset_range(fetched: Any) -> str:

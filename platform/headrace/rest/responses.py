@@ -20,7 +20,8 @@ from headrace.herder.errors import (
     WorkerStoppingError,
 )
 from headrace.herder.stages import StageTracker, stage, track
-from headrace.metrics import log_text, logs
+from headrace.metrics import logs
+from headrace.metrics.elapsed import ms_since
 from headrace.rest.request_bodies import raw_body, release_body
 from headrace.runtime.worker_config import WorkerConfig
 
@@ -75,7 +76,7 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
             request.method,
             request.url.path,  # without the query, which may contain anything
             response.status_code,
-            log_text.ms_since(started),
+            ms_since(started),
         )
         return response
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.api.task import SelfReadingSinkTask
 from headrace.metrics import log_text
+from headrace.metrics.elapsed import ms_since
 from headrace.runtime import client_configs
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
 from headrace.runtime.error_policy import ErrorPolicy
@@ -201,7 +202,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
             self.spec.name,
             log_text.partition_offsets(moved),
             self._group,
-            log_text.ms_since(started),
+            ms_since(started),
         )
 
 

@@ -21,6 +21,7 @@ from headrace.api.errors import RecordErrors, RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
 from headrace.metrics import log_text
+from headrace.metrics.elapsed import ms_since
 from headrace.runtime import client_configs
 from headrace.runtime import sink_task_core as core
 from headrace.runtime.chain import TransformChain
@@ -238,7 +239,7 @@ class WorkerSinkTask(WorkerTask):
             self.spec.name,
             count,
             log_text.offset_ranges(fetched),
-            log_text.ms_since(started),
+            ms_since(started),
             len(records),
             count - skipped - len(records),
             skipped,
@@ -261,7 +262,7 @@ class WorkerSinkTask(WorkerTask):
                     "Task %s: put of %d records returned after %d ms",
                     self.spec.name,
                     len(records),
-                    log_text.ms_since(started),
+                    ms_since(started),
                 )
             self.errors.raise_untolerated()
             effects = self.core.put_succeeded(now_ms=_now_ms())
@@ -288,7 +289,7 @@ class WorkerSinkTask(WorkerTask):
                     self.spec.name,
                     log_text.partition_offsets(offsets),
                     log_text.partition_offsets(wanted),
-                    log_text.ms_since(started),
+                    ms_since(started),
                 )
         self._carry_out(effects)
 
@@ -320,7 +321,7 @@ class WorkerSinkTask(WorkerTask):
             self.spec.name,
             texts,
             group,
-            log_text.ms_since(started),
+            ms_since(started),
         )
 
     def _committed(self, effect: core.Commit, done: Future[Any]) -> list[core.Effect]:

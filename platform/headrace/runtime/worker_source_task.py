@@ -21,6 +21,7 @@ from headrace.api.task import RecordMetadata, SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
 from headrace.metrics import log_text, logs
+from headrace.metrics.elapsed import ms_since
 from headrace.runtime import client_configs
 from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
@@ -224,7 +225,7 @@ class WorkerSourceTask(WorkerTask):
                     self.spec.name,
                     count,
                     len(batches),
-                    log_text.ms_since(started),
+                    ms_since(started),
                 )
             self._call_core(self.core.polled, batches)
 
@@ -239,7 +240,7 @@ class WorkerSourceTask(WorkerTask):
             len(batch),
             batch.source_partition,
             batch.source_offset,
-            log_text.ms_since(started),
+            ms_since(started),
             converted,
             log_text.Listing(sorted({each.topic for each in outgoing})),
             len(batch) - skipped - converted,
@@ -376,7 +377,7 @@ class WorkerSourceTask(WorkerTask):
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
             self._report_event(self.core.topic_failed, topic, error)
         else:
-            log.debug("Task %s: topic %s is ready after %d ms", self.spec.name, topic, log_text.ms_since(started))
+            log.debug("Task %s: topic %s is ready after %d ms", self.spec.name, topic, ms_since(started))
             self._report_event(self.core.topic_ready, topic)
 
     async def _commit(self) -> None:
@@ -400,9 +401,7 @@ class WorkerSourceTask(WorkerTask):
             commit_failed = partial(self.core.commit_failed, is_permanent=_is_permanent(error))
             self._report_event(commit_failed, error)
         else:
-            log.debug(
-                "Task %s: committed source offsets %s in %d ms", self.spec.name, texts, log_text.ms_since(started)
-            )
+            log.debug("Task %s: committed source offsets %s in %d ms", self.spec.name, texts, ms_since(started))
             self._report_event(self.core.commit_succeeded, commit.offsets)
 
     async def _flush(self, producer: Producer) -> None:

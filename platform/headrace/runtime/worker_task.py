@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from headrace.api.task import Task
 from headrace.metrics import log_text, logs
+from headrace.metrics.elapsed import ms_since
 from headrace.plugins import missing_modules
 from headrace.runtime import messages, worker_watch
 from headrace.runtime.channel import Channel
@@ -208,7 +209,7 @@ class WorkerTask:
             type(self.task).version,
         )
         self.plugins.start_task(self.task)
-        log.debug("Task %s: start returned after %d ms", self.spec.name, log_text.ms_since(started))
+        log.debug("Task %s: start returned after %d ms", self.spec.name, ms_since(started))
         self._result(self.later(self._begin_when_confirmed()))
 
     def wait_before_retry(self, delay_ms: int) -> bool:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headrace.metrics import log_text
+from headrace.metrics.elapsed import ms_since
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.cluster_view import ClusterView, TopicView
 from headrace_broker.client.config import ClientConfig
@@ -157,7 +158,7 @@ class TopicLogs:
         ends = {partition: found.offset for partition, found in listed.items()}
         async with self._progress:
             await self._progress.wait_for(lambda: _has_read_to(consumer, ends))
-        log.debug("Internal topics: read to %s in %d ms", log_text.partition_offsets(ends), log_text.ms_since(started))
+        log.debug("Internal topics: read to %s in %d ms", log_text.partition_offsets(ends), ms_since(started))
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic."""
