@@ -84,6 +84,7 @@ check: $(TEST_STAMP) build ## check format, lint, types and import rules
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > build/import-rules.txt 2>&1 || { cat build/import-rules.txt; exit 1; }
+	@$(BIN)/python tests/support/pure_modules.py
 	@echo "check: format, lint, types and import rules are correct"
 
 test-unit: $(TEST_STAMP) build ## run the unit and property tests

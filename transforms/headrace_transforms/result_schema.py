@@ -1,7 +1,7 @@
-"""Determines the schema of a value that the Python transform's code returns as plain Python objects. No I/O.
+"""Determines the schema of a value that the Python transform's code returns as plain Python objects.
 
 If the original value has no schema, the new value has no schema either. Otherwise, fields of the original struct keep
-their schemas, and the schemas of new fields are derived from the values of these fields.
+their schemas, and the schemas of new fields are derived from the values of these fields. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ They compute {member: partitions} from subscriptions and partition counts. Range
 assignments as the Java client's assignors, because a Java client may be the leader of the same group. Sticky moves a
 partition to another member only if this is necessary to balance the assignment. Cooperative sticky withholds a
 partition from its new owner for one rebalance, until the old owner has revoked the partition (KIP-429).
+This module does no I/O.
 """
 
 from __future__ import annotations

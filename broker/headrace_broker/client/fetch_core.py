@@ -1,6 +1,6 @@
 """The consumer's fetch logic: partitions to fetch from each broker, positions, prefetch, resets, aborted transactions.
 
-This module has no I/O. `Fetcher` passes in the responses, and receives the next fetches to send.
+This module does no I/O. `Fetcher` passes in the responses, and receives the next fetches to send.
 Guarantees:
 - The chunks of a partition are returned in log order, from the position on. No offset is skipped or repeated, even
   after pauses and leader elections. If a seek changed the position after a fetch was sent, the response to this fetch

@@ -1,6 +1,6 @@
 """A member's state machine in the classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup).
 
-This module has no I/O: it builds the requests, and determines the next step from each response. It does not interpret
+This module does no I/O: it builds the requests, and determines the next step from each response. It does not interpret
 the protocol type, the metadata or the assignments, so both consumers and Connect workers can use it. It supports static
 membership (KIP-345). The state transitions are:
 

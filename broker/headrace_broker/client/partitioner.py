@@ -1,7 +1,7 @@
 """Chooses the partition of a record.
 
 The murmur2 hash of the record's key determines the partition, as in Java. Records without a key go to a sticky
-partition (KIP-794).
+partition (KIP-794). This module does no I/O.
 """
 
 from __future__ import annotations

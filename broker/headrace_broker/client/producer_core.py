@@ -1,6 +1,6 @@
 """The producer's send logic: decides when to send, retry or fail each batch, with idempotence (KIP-98, KIP-360).
 
-This module has no I/O and no clock. `Producer` passes in batches, responses and the current time. `ProducerCore`
+This module does no I/O. `Producer` passes in batches, responses and the current time. `ProducerCore`
 returns the requests to send (`RequestPlan`), and the result of each attempt to send a batch (`Verdict`).
 
 Guarantees:

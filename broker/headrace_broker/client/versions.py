@@ -1,4 +1,7 @@
-"""Chooses the version of an API to use with a node: the newest version that the node and this client support."""
+"""Chooses the version of an API to use with a node: the newest version that the node and this client support.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

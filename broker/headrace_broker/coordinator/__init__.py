@@ -8,5 +8,5 @@
   are committed.
 - `service`: `GroupCoordinator`, through which the request handlers call the shards of this node.
 
-Only `runner` and `service` do I/O. The other modules receive the current time as an argument.
+This package does no I/O, except for `runner` and `service`. The other modules receive the current time as an argument.
 """

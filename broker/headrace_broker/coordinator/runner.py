@@ -3,6 +3,7 @@
 There is no await between the shard's operation and the append, so no other request sees a
 half-finished operation. Offset commits of one event loop iteration share one append. A response is sent
 when the high watermark passes the records of the operation. Responses are sent in order.
+This module does I/O.
 """
 
 from __future__ import annotations

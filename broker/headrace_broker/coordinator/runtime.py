@@ -1,7 +1,7 @@
 """The interface between a coordinator shard and its `ShardRunner`.
 
-A shard is the coordinator's state for one partition of an internal topic. A shard does no I/O: its inputs are requests
-and the current time, and its output is a `CoordinatorResult`. `ShardRunner` handles each result in three steps:
+A shard is the coordinator's state for one partition of an internal topic. The inputs of a shard are requests and the
+current time, and its output is a `CoordinatorResult`. `ShardRunner` handles each result in three steps:
 
 1. It appends `result.records` before the next operation on the shard. (Consecutive offset commits
    may share one append.)

@@ -3,7 +3,7 @@
 The node has one shard for each partition of `__consumer_offsets` that it leads, and each request goes to its group's
 shard. The coordinator responds to a write after the write's records are committed. It responds to OffsetFetch and
 DescribeGroups after all records on which the response depends are committed. If a client disconnects, its member stays
-in the group until the member's session expires.
+in the group until the member's session expires. This module does I/O.
 """
 
 from __future__ import annotations

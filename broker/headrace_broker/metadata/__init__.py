@@ -10,5 +10,5 @@
   broker or a config has changed.
 - `controller` applies these functions to the newest image, which may contain uncommitted records.
 
-No module of this package uses a clock, random numbers or the disk.
+This package does no I/O.
 """

@@ -1,8 +1,8 @@
-"""Broker sessions: the time at which the active controller last received a heartbeat from each broker. Does no I/O.
+"""Broker sessions: the time at which the active controller last received a heartbeat from each broker.
 
 This state is not replicated. A new active controller starts with a full session for every broker. A broker is stale if
 its session timeout has passed since its last heartbeat. A broker whose process is known to be dead, because it closed
-its connection and refuses a new one, is stale immediately (`mark_dead`).
+its connection and refuses a new one, is stale immediately (`mark_dead`). This module does no I/O.
 """
 
 from __future__ import annotations

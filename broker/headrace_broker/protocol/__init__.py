@@ -1,4 +1,4 @@
-"""Kafka's wire protocol: messages, codecs, framing and error codes, without any I/O.
+"""Kafka's wire protocol: messages, codecs, framing and error codes. This package does no I/O.
 
 Modules:
 

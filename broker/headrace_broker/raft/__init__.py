@@ -1,6 +1,6 @@
 """The metadata quorum (KRaft: KIP-595, KIP-630, KIP-996): leader election and replication of the metadata log.
 
-`core.Raft` is a state machine without a clock, sockets or files. The caller passes in the random number generator. The
+This package does no I/O. `core.Raft` is a state machine. The caller passes in the random number generator. The
 inputs of `core.Raft` are requests, responses and the current time. Its outputs are `effects`, which `server.kraft`
 executes in order. A `Persist` completes before any later effect is executed, so a vote is on disk before its response
 is sent.

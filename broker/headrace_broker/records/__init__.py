@@ -1,6 +1,6 @@
 """Record batches (magic 2): header, CRC, iteration, builder, reader, compression, control records.
 
-The functions convert between bytes and columns. They use no files, sockets or clocks.
+The functions convert between bytes and columns. This package does no I/O.
 """
 
 from __future__ import annotations

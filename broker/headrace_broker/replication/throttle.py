@@ -6,7 +6,7 @@ towards the measured rate, but only replicas outside the ISR are delayed. So no 
 throttle. As in Kafka, the measured rate is the number of bytes in the retained samples, divided by the time since the
 oldest sample started (at least one sample's duration).
 
-This module has no I/O and no clock. Only the broker's event loop uses it, so there are no locks.
+This module does no I/O. Only the broker's event loop uses it, so there are no locks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `ssl.*` settings of a TLS listener or client, with Kafka's keys and defaults. No I/O.
+"""The `ssl.*` settings of a TLS listener or client, with Kafka's keys and defaults. This module does no I/O.
 
 All keys may have a prefix, for example `listeners.https.`. The content of a key store determines its type, whatever
 `ssl.keystore.type` is. Inline PEM may contain escaped line breaks (`\\n`).

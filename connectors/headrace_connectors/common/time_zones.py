@@ -1,4 +1,4 @@
-"""Parses the names of time zones that Java and Joda-Time accept. This module does no I/O except reading zone files.
+"""Parses the names of time zones that Java and Joda-Time accept. This module reads the files of the time zones.
 
 The following names are accepted: names from the IANA database, offsets such as ``+02:00``, offsets with a prefix such
 as ``GMT+2`` and ``UTC+02:00``, and Java's short names such as ``PST`` (``java.time.ZoneId.SHORT_IDS``).

@@ -1,4 +1,4 @@
-"""Encodes records as the lines of a bulk request. No I/O.
+"""Encodes records as the lines of a bulk request. This module does no I/O.
 
 For each record, a bulk request has a line with the action and a line with the document. The lines contain JSON without
 line breaks, so no name, key or value can add an action. As in Confluent's connector, decimals are numbers, and times

@@ -1,4 +1,4 @@
-"""Creates mappings of indexes from Connect schemas, as Confluent's connector does. No I/O."""
+"""Creates mappings of indexes from Connect schemas, as Confluent's connector does. This module does no I/O."""
 
 from __future__ import annotations
 

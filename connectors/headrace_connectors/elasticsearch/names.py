@@ -1,4 +1,4 @@
-"""Derives the names of indexes and data streams from topics, as Confluent's connector does. No I/O."""
+"""Derives the names of indexes and data streams from topics, as Confluent's connector does. This module does no I/O."""
 
 from __future__ import annotations
 

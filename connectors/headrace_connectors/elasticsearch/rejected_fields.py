@@ -1,7 +1,7 @@
 """Describes the field because of which a server rejects a document: its name, and the value's and the field's type.
 
 The server's reason contains the field's name and its type in the index. The record contains the value. The descriptions
-contain no values. No I/O.
+contain no values. This module does no I/O.
 """
 
 from __future__ import annotations

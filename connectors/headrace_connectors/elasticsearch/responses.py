@@ -1,4 +1,4 @@
-"""Determines the outcome of each operation of a bulk request from the server's response. No I/O and no clock.
+"""Determines the outcome of each operation of a bulk request from the server's response. This module does no I/O.
 
 - If the document has the same external version as the record, the record is already stored. The server reports a
   version conflict in this case.

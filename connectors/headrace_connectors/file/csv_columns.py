@@ -1,4 +1,4 @@
-"""The columns of CSV files: their declarations, and the conversion of fields to values. This module has no I/O."""
+"""The columns of CSV files: their declarations, and the conversion of fields to values. This module does no I/O."""
 
 from __future__ import annotations
 

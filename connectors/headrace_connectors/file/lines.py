@@ -1,4 +1,4 @@
-r"""Splits a stream of bytes into lines. This module has no I/O.
+r"""Splits a stream of bytes into lines. This module does no I/O.
 
 A line ends with `\n`, `\r\n` or `\r`. Bytes without a line terminator are buffered. A final `\r` is
 buffered too, because a `\n` may follow it. `next_lines` returns many lines in one string, because

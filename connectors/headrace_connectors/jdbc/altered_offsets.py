@@ -1,6 +1,6 @@
 """Validates the source offsets that a user wants to store with `PATCH /connectors/NAME/offsets`.
 
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations

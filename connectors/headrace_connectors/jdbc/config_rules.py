@@ -1,4 +1,4 @@
-"""Rules about the values and combinations of the JDBC source's configuration keys. This module has no I/O."""
+"""Rules about the values and combinations of the JDBC source's configuration keys. This module does no I/O."""
 
 from __future__ import annotations
 

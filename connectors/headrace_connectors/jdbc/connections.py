@@ -1,4 +1,4 @@
-"""Configuration of the database connection, for the JDBC source and the JDBC sink. This module has no I/O."""
+"""Configuration of the database connection, for the JDBC source and the JDBC sink. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits the first read of a table into ranges of its incrementing column. This module has no I/O.
+"""Splits the first read of a table into ranges of its incrementing column. This module does no I/O.
 
 `initial.load.chunks` sets the number of ranges, and several tasks read them at the same time. Each range has its own
 source partition and offset, so that a restarted task continues in the middle of a range. The table's own offset starts

@@ -1,6 +1,6 @@
 """Converts the connection properties of MySQL's and MariaDB's JDBC drivers to arguments of PyMySQL.
 
-No I/O, except that certificate files are read.
+This module reads certificate files.
 
 References: https://dev.mysql.com/doc/connector-j/en/connector-j-reference-configuration-properties.html and
 https://mariadb.com/docs/connectors/mariadb-connector-j/about-mariadb-connector-j

@@ -1,7 +1,7 @@
 """Formats and parses qualified table names such as public.orders or public."odd.name".
 
 A part of a name is quoted if it contains a dot or a quote. A quote inside a quoted part is doubled.
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds and validates the incrementing and timestamp columns, whose values form source offsets.
 
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations

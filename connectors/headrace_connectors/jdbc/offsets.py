@@ -1,4 +1,4 @@
-"""Source partitions and source offsets of the JDBC source. This module has no I/O.
+"""Source partitions and source offsets of the JDBC source. This module does no I/O.
 
 The source partitions and offsets have the format of Confluent's connector, so this connector can continue from the
 offsets that Confluent's connector has stored, and vice versa.

@@ -1,4 +1,4 @@
-"""Converts the connection properties of PostgreSQL's JDBC driver to options of libpq. This module has no I/O.
+"""Converts the connection properties of PostgreSQL's JDBC driver to options of libpq.
 
 References: https://jdbc.postgresql.org/documentation/use/ and
 https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS

@@ -1,4 +1,4 @@
-"""Finds the end of a query in its SQL text, so that clauses can be appended. This module has no I/O."""
+"""Finds the end of a query in its SQL text, so that clauses can be appended. This module does no I/O."""
 
 from __future__ import annotations
 

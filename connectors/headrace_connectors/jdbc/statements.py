@@ -11,7 +11,7 @@
 `timestamp.delay.interval.ms`, rounded down to the precision of the columns. Without a source offset,
 the query has no lower bound and reads all rows. The query skips rows with NULL in the incrementing
 column, because their order is undefined.
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Selects the tables to read and divides them into groups for tasks. This module has no I/O."""
+"""Selects the tables to read and divides them into groups for tasks. This module does no I/O."""
 
 from __future__ import annotations
 

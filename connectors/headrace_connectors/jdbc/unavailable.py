@@ -1,6 +1,6 @@
 """Decides when a task tries again to read a table that is temporarily unavailable, and when the task fails instead.
 
-This module has no I/O: the task itself reads the tables.
+This module does no I/O: the task itself reads the tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parses JDBC URLs such as `jdbc:sqlite:/path/file.db` or `jdbc:postgresql://host:5432/db?user=u`.
 
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations

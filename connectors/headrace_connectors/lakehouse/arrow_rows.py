@@ -1,6 +1,6 @@
 """Splits a micro-batch's Arrow rows by topic, validates them and converts them to table rows.
 
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations

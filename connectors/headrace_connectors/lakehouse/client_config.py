@@ -4,7 +4,7 @@ Connect provides a sink's consumer properties with their Java names. Most connec
 same name in librdkafka. Some properties have another name or form in librdkafka, and this module converts them. This
 module drops properties about consumer groups, deserializers and polling, because the Spark data source `headrace_kafka`
 does not need them. For every other property that librdkafka does not support, this module returns a warning. This
-module has no I/O.
+module does no I/O.
 """
 
 from __future__ import annotations

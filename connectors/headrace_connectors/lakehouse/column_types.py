@@ -3,7 +3,7 @@
 A `ColumnType` is a tree of types. `parse_schema` creates it from a Connect schema (the JSON in
 JsonConverter's envelope). `wire_type` returns the Spark type, as JSON, with which `from_json` parses
 the payload. `str(column_type)` is Spark's DDL for error messages. Every table column is nullable.
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parses Spark DDL for a table's columns, such as `id BIGINT, name STRING, tags ARRAY<STRING>`.
 
 The parser supports the types that a Delta table can have without a reader feature. With a parser in
-Python, the connector's configuration can be validated without a JVM. This module has no I/O.
+Python, the connector's configuration can be validated without a JVM. This module does no I/O.
 """
 
 from __future__ import annotations

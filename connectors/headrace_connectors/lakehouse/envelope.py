@@ -4,7 +4,7 @@ JsonConverter writes the whole schema into every record, so most records of a to
 same bytes. The reader remembers the bytes before the last value's payload. If the next value starts
 with the same bytes, its payload is the remaining bytes without the closing brace. Otherwise msgspec
 splits the value into schema and payload without parsing them. This module runs in Spark's Python
-workers and has no I/O.
+workers. This module does no I/O.
 """
 
 from __future__ import annotations

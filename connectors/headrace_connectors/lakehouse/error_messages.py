@@ -1,6 +1,6 @@
 """Converts errors of Spark, delta-rs and the file system to ConnectErrors with the path and a suggested fix.
 
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A topic's record layout is declared in the configuration, or learned from the fi
 schema with the columns of the topic's table. If the table does not exist yet, it gets the columns of
 the first record. A later schema with the same columns may have other defaults. The record layout
 then has one variant for each set of defaults, and each record is parsed with its schema's variant.
-A schema with other columns is rejected, and its records are bad records. This module has no I/O.
+A schema with other columns is rejected, and its records are bad records. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Determines the end offset of each micro-batch of the Kafka source.
 
-The planner runs in the Python process that Spark's driver starts for the Kafka source. The planner performs no I/O.
+The planner runs in the Python process that Spark's driver starts for the Kafka source. This module does no I/O:
 `cluster` provides topics and log offsets, and `row_bytes` estimates the size of the next records.
 """
 

@@ -3,7 +3,7 @@
 Spark stores the end offset of each micro-batch as JSON in its checkpoint. The Kafka source's offset
 contains each topic's id and each partition's next offset. For partitions that are new in the
 micro-batch, or whose next records were deleted, it also contains the offset at which the
-micro-batch starts. This module has no I/O.
+micro-batch starts. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Joda-Time patterns, as ``path.format`` contains them. This module has no I/O.
+"""Joda-Time patterns, as ``path.format`` contains them. This module does no I/O.
 
 The letters are those of Java's SimpleDateFormat, with these exceptions: ``Y`` is the year, ``x`` is the week-based
 year, ``w`` is the number of the week in the week-based year, and ``e`` is the number of the day in the week (Monday is

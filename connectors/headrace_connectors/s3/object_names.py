@@ -1,4 +1,4 @@
-"""Names of the objects that the S3 sink writes, and their order. This module has no I/O.
+"""Names of the objects that the S3 sink writes, and their order. This module does no I/O.
 
 The name of an object is ``<topic>+<partition>+<first offset>[.keys|.headers]<extension>``. If an offset has fewer
 digits than the minimum width, the sink pads the offset with zeros. A padded offset therefore begins with a zero.

@@ -1,4 +1,4 @@
-"""Determines the directory of each record, and its timestamp. This module has no I/O.
+"""Determines the directory of each record, and its timestamp. This module does no I/O.
 
 Each record has the same directory as with Confluent's partitioners.
 """

@@ -6,7 +6,7 @@ A plug-in imports only `headrace.api`, `headrace.data` (for the less common part
 `headrace.testing`. The platform finds plug-ins by their entry points and on ``plugin.path``. The example
 ``configs/plugins/countdown.py`` is a source, a sink and a transform in one file.
 
-This package does no I/O, except that `headrace.api.tls` reads key stores when it creates a TLS context.
+This package does no I/O, except for `headrace.api.tls`, which reads key stores when it creates a TLS context.
 """
 
 from headrace.api.config import (

@@ -2,8 +2,8 @@
 
     context = client_context(TlsSettings.parse(config.originals, "elastic.https."))
 
-`client_context` is the only function of `headrace.api` that reads files. Both calls raise `TlsConfigError`, which names
-the key at fault.
+This module does I/O: `client_context` is the only function of `headrace.api` that reads files. Both calls raise
+`TlsConfigError`, which names the key at fault.
 """
 
 from headrace_broker.security.tls import client_context

@@ -1,4 +1,4 @@
-"""A set of connectors and tasks, which the workers of a group send to each other. No I/O."""
+"""A set of connectors and tasks, which the workers of a group send to each other. This module does no I/O."""
 
 from __future__ import annotations
 

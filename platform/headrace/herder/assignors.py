@@ -1,4 +1,4 @@
-"""Assigns connectors and tasks to the workers of a group. The leader of the group does this in each rebalance. No I/O.
+"""Assigns connectors and tasks to the workers of a group. The leader of the group does this in each rebalance.
 
 `assign_round_robin` is the assignor of eager rebalances. `IncrementalAssignor` follows the rules of Kafka Connect's
 incremental cooperative rebalances (KIP-415), so that a group may contain workers of headrace and of Kafka Connect, and
@@ -11,6 +11,8 @@ any of them may become the leader:
   returns earlier. They are then assigned to the workers that run nothing, or else to all workers. There is
   no such delay if the leader leaves, because the next leader does not know the previous assignment.
 - Successive rebalances that revoke to balance the load are delayed with an exponential back-off (KAFKA-12495).
+
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compares the desired state of connectors with the running instances, and decides what to start and stop. No I/O.
+"""Compares the desired state of connectors with the running instances, and decides what to start and stop.
 
 The desired state comes from the config store's log and, in a distributed worker, from the assignment of the worker. The
 caller reports every change and the result of every effect. Each method returns the effects to carry out, in order.
@@ -19,7 +19,7 @@ has no instances. Tasks run with the configuration that the connector had when t
 
 The statuses are those that Kafka Connect stores: an instance has its first status when it runs or fails, and the status
 UNASSIGNED when it has been stopped, even if it is then started again. `ShowStarting` reports instances that have no
-status yet.
+status yet. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides which connectors and tasks a worker in a group starts and stops, and when it rejoins. No I/O, no clock.
+"""Decides which connectors and tasks a worker in a group starts and stops, and when it rejoins.
 
 The owner of a `GroupCore` reports the events of the group membership and of the config topic, and carries out the
 returned effects in order. The rules are the same as in Kafka Connect's WorkerCoordinator and DistributedHerder:
@@ -7,6 +7,8 @@ returned effects in order. The rules are the same as in Kafka Connect's WorkerCo
 - It rejoins the group after it has stopped the instances that the leader revoked. Until then it reports them as
   held, so that no other worker starts them. A rebalance does not wait for them.
 - It rejoins after the delay that the leader set, and when the set of configured connectors and tasks changes.
+
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The metadata and assignments that Connect workers exchange in JoinGroup and SyncGroup, as bytes. No I/O.
+"""The metadata and assignments that Connect workers exchange in JoinGroup and SyncGroup, as bytes.
 
 The formats are those of Kafka Connect: version 0 (eager rebalances), 1 (incremental cooperative rebalances, KIP-415)
 and 2 (like 1, but internal REST requests are signed, KIP-507). Missing fields at the end have their default values.
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The herder as REST and the command line see it: a protocol and its typed results. No I/O."""
+"""The herder as REST and the command line see it: a protocol and its typed results. This module does no I/O."""
 
 from __future__ import annotations
 

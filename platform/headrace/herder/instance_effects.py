@@ -1,4 +1,4 @@
-"""The effects that `HerderCore` returns and the herder carries out. No I/O."""
+"""The effects that `HerderCore` returns and the herder carries out. This module does no I/O."""
 
 from __future__ import annotations
 

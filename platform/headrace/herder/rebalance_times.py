@@ -1,4 +1,4 @@
-"""The number and the durations of a worker's rebalances, for the metrics of the worker. No I/O, no clock.
+"""The number and the durations of a worker's rebalances, for the metrics of the worker. This module does no I/O.
 
 As in Kafka Connect, a rebalance begins when the worker joins the group again, and is completed when the worker has
 received an assignment.

@@ -1,4 +1,4 @@
-"""Signs and checks internal REST requests between the workers of a group (KIP-507). No I/O."""
+"""Signs and checks internal REST requests between the workers of a group (KIP-507). This module does no I/O."""
 
 from __future__ import annotations
 

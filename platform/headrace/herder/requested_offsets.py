@@ -1,7 +1,8 @@
-"""Parses the offsets of a request to alter offsets (KIP-875), with the checks and texts of Kafka Connect. No I/O.
+"""Parses the offsets of a request to alter offsets (KIP-875), with the checks and texts of Kafka Connect.
 
 The partitions and offsets of a source are JSON objects of primitive values. For a sink, a partition is
 `{"kafka_topic": T, "kafka_partition": N}`, and its offset is `{"kafka_offset": N}` or null. Numbers may be strings.
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Selects the instances that a restart request restarts (KIP-745). No I/O."""
+"""Selects the instances that a restart request restarts (KIP-745). This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The lines with which a stack trace begins: the class and message of the exception, and those of its causes.
 
 Java's stack traces begin with the class and message, and user interfaces show only the first lines. Python's tracebacks
-end with them. This module has no I/O.
+end with them. This module does no I/O.
 """
 
 from __future__ import annotations

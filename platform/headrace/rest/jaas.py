@@ -5,7 +5,7 @@ r"""Parses JAAS files, the authentication settings of Java applications, and fin
         file="/etc/kafka/connect.password";
     };
 
-The syntax is that of the JDK's `sun.security.provider.ConfigFile`. This module has no I/O.
+The syntax is that of the JDK's `sun.security.provider.ConfigFile`. This module does no I/O.
 """
 
 from __future__ import annotations

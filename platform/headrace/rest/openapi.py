@@ -1,4 +1,4 @@
-"""Creates the OpenAPI 3.1 document of the REST API from the table of operations. This module has no I/O."""
+"""Creates the OpenAPI 3.1 document of the REST API from the table of operations. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON schemas for the request bodies, response bodies and parameters of the REST API. This module has no I/O."""
+"""The JSON schemas for the request bodies, response bodies and parameters of the REST API. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The table of the REST API's operations, which defines the routes, their authentication and the OpenAPI document.
 
 The operation ids are the method names of Kafka Connect's REST resources, as in Kafka's own OpenAPI document.
-Schema names refer to `rest/openapi_schemas.py`. This module has no I/O.
+Schema names refer to `rest/openapi_schemas.py`. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts the herder's results to the JSON objects of the REST API. This module has no I/O."""
+"""Converts the herder's results to the JSON objects of the REST API. This module does no I/O."""
 
 from __future__ import annotations
 

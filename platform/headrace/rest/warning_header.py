@@ -1,4 +1,4 @@
-"""The response header `Warning` with the warnings about a connector's configuration. This module has no I/O.
+"""The response header `Warning` with the warnings about a connector's configuration. This module does no I/O.
 
 The responses to changes of a connector have exactly the bodies of Kafka Connect: Apache Kafka's workers forward
 requests to headrace's workers, and reject a response that contains an unknown field. Every client accepts an unknown

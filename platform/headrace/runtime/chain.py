@@ -7,7 +7,7 @@ Each record passes through each transform and predicate once, in order:
 - Such a class with ``stateless = True`` may receive the same records again after an error.
 
 A batch from which a transform dropped records keeps its source offset or consumer offsets. `headrace.runtime.tolerance`
-handles errors.
+handles errors. This module does no I/O.
 """
 
 from __future__ import annotations

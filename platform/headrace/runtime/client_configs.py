@@ -1,7 +1,7 @@
-"""Derives the client configurations of a task from those of the worker and connector, as Kafka Connect does. No I/O.
+"""Derives the client configurations of a task from those of the worker and connector, as Kafka Connect does.
 
 Connect's own settings are overridden by the worker's `producer.*`, `consumer.*` and `admin.*` keys, and these are
-overridden by the connector's `*.override.*` keys.
+overridden by the connector's `*.override.*` keys. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks whether a connector's client overrides comply with the worker's policy and have valid values. No I/O."""
+"""Checks whether a connector's client overrides comply with the worker's policy and have valid values.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

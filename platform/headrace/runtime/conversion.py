@@ -1,4 +1,7 @@
-"""Converts between batches and the bytes in topics. Key, value and header conversion are separate stages."""
+"""Converts between batches and the bytes in topics. Key, value and header conversion are separate stages.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from headrace.api.errors import ConnectError
 from headrace.plugins.connector_config import framework_value
 from headrace.runtime import traces
-from headrace.runtime.error_counters import ErrorCounters
 
 if TYPE_CHECKING:
     from random import Random
+
+    from headrace.runtime.error_counters import ErrorCounters
 
 log = logging.getLogger(__name__)
 

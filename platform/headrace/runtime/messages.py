@@ -1,4 +1,4 @@
-"""The messages between the worker and the processes of its connectors and tasks: plain data. No I/O.
+"""The messages between the worker and the processes of its connectors and tasks: plain data. This module does no I/O.
 
 A `Request[R]` receives a response of type R, or an error. A `Notification` receives no response. The generation in an
 instance id distinguishes messages of a replaced instance from those of its successor.

@@ -1,4 +1,4 @@
-"""Tracks which source offsets may be committed: those before the first unacknowledged record. No I/O.
+"""Tracks which source offsets may be committed: those before the first unacknowledged record. This module does no I/O.
 
 A task submits batches in the order in which it polled them. Acknowledgements arrive in any order. An offset is
 committable when its batch and all earlier batches of the same source partition are acknowledged. Callers in different

@@ -1,4 +1,7 @@
-"""Policies that restrict which client settings a connector may override (KIP-458, KIP-1188). No I/O."""
+"""Policies that restrict which client settings a connector may override (KIP-458, KIP-1188).
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

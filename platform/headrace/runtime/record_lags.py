@@ -1,4 +1,7 @@
-"""The lag of a sink task: how many records of each assigned partition the task has not received yet. No I/O."""
+"""The lag of a sink task: how many records of each assigned partition the task has not received yet.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

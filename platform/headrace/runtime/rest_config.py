@@ -1,4 +1,4 @@
-"""The REST server's part of the worker configuration: listeners, response headers, TLS. No I/O.
+"""The REST server's part of the worker configuration: listeners, response headers, TLS. This module does no I/O.
 
 The keys are the same as in Kafka Connect's `RestServerConfig`: `listeners`, `admin.listeners` (KIP-495),
 `response.http.headers.config` (KIP-577) and `ssl.*`. If `admin.listeners` is not set, all listeners serve the admin

@@ -1,7 +1,7 @@
-"""Automatic restarts of failed connectors and tasks, with a back-off: the `errors.restart.*` keys. No I/O.
+"""Automatic restarts of failed connectors and tasks, with a back-off: the `errors.restart.*` keys.
 
 If a signal killed the process, for example the OOM killer's SIGKILL, the instance is restarted by default: a supervisor
-would restart Kafka Connect's JVM, too.
+would restart Kafka Connect's JVM, too. This module does no I/O.
 """
 
 from __future__ import annotations

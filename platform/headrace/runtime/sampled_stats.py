@@ -1,7 +1,7 @@
-"""Rates, averages and maxima over the last seconds, computed as Kafka's `SampledStat`, `Rate`, `Avg` and `Max`. No I/O.
+"""Rates, averages and maxima over the last seconds, computed as Kafka's `SampledStat`, `Rate`, `Avg` and `Max`.
 
 The values of a window of 30 s form one sample, and a statistic covers the last two samples. These are the defaults of
-`metrics.sample.window.ms` and `metrics.num.samples`.
+`metrics.sample.window.ms` and `metrics.num.samples`. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tracks which offsets a sink task may commit, by KIP-89's rules for `preCommit`. No I/O."""
+"""Tracks which offsets a sink task may commit, by KIP-89's rules for `preCommit`. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SinkTaskCore` makes the decisions of a sink task, without a thread, queue, clock or socket.
+"""`SinkTaskCore` makes the decisions of a sink task. This module does no I/O.
 
 The owner calls a method for each event, in the task's thread, and carries out the returned effects in order. If an
 effect has a result (a call into the task returned, or an awaited commit completed), the owner reports the result before

@@ -1,4 +1,4 @@
-"""`SourceTaskCore` makes the decisions of a source task, without a thread, queue, clock or socket.
+"""`SourceTaskCore` makes the decisions of a source task. This module does no I/O.
 
 The owner calls a method for each event, and carries out the returned effects in order. Two threads make these calls,
 with a lock around each call. The task's thread runs plug-in code: it carries out the effects of `next_step` and reports

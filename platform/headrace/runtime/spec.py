@@ -1,4 +1,4 @@
-"""The specifications of tasks and connectors that the worker sends to a host: plain data. No I/O."""
+"""The specifications of tasks and connectors that the worker sends to a host: plain data. This module does no I/O."""
 
 from __future__ import annotations
 

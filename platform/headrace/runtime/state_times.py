@@ -1,4 +1,4 @@
-"""How long a task has been in each of its states, as Kafka Connect's `StateTracker`. No I/O."""
+"""How long a task has been in each of its states, as Kafka Connect's `StateTracker`. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The effects that `SourceTaskCore` and `SinkTaskCore` share. No I/O."""
+"""The effects that `SourceTaskCore` and `SinkTaskCore` share. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurements of one task in the worker, from the messages of the task. No I/O."""
+"""The measurements of one task in the worker, from the messages of the task. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`topic.creation.*`: the settings for new topics of a source connector (KIP-158). No I/O."""
+"""`topic.creation.*`: the settings for new topics of a source connector (KIP-158). This module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The keys of worker configurations with their types, defaults and documentation, as in Kafka Connect. No I/O."""
+"""The keys of worker configurations with their types, defaults and documentation, as in Kafka Connect.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

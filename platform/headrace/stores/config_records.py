@@ -1,4 +1,4 @@
-"""The records of the config topic: keys and JSON values, as Kafka Connect writes them. No I/O.
+"""The records of the config topic: keys and JSON values, as Kafka Connect writes them. This module does no I/O.
 
 `steps` encodes a change. `ConfigTopicState` reads the topic. Keys are plain strings, and values are JSON without
 schemas.

@@ -2,7 +2,7 @@
 
 Every change has an offset in the log. `ConfigSnapshot` is the state after all changes up to an offset. Each worker
 applies the changes in log order, so workers with equal offsets have equal snapshots. In a distributed worker, the log
-is the config topic. In a standalone worker, the log is in memory (`MemoryConfigStore`). This module has no I/O.
+is the config topic. In a standalone worker, the log is in memory (`MemoryConfigStore`). This module does no I/O.
 """
 
 from __future__ import annotations

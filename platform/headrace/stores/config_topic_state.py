@@ -1,8 +1,8 @@
-"""The connectors as the records of the config topic describe them, by the rules of Kafka Connect. No I/O.
+"""The connectors as the records of the config topic describe them, by the rules of Kafka Connect.
 
 A connector's task configurations take effect together, with the commit record that follows them. If a worker died
 before it wrote all of these records, or if compaction removed some of them, the connector is inconsistent. It then runs
-without tasks until its task configurations are written again.
+without tasks until its task configurations are written again. This module does no I/O.
 """
 
 from __future__ import annotations

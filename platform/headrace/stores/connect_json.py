@@ -1,7 +1,8 @@
-"""Encodes the JSON of the internal topics byte for byte as Kafka Connect's JsonConverter without schemas. No I/O.
+"""Encodes the JSON of the internal topics byte for byte as Kafka Connect's JsonConverter without schemas.
 
 Numbers have Java's format, control characters are escaped with upper-case digits, and characters above U+FFFF become
 two escaped surrogates. Equal keys must have equal bytes, because compaction and partitioning depend on the bytes.
+This module does no I/O.
 """
 
 from __future__ import annotations

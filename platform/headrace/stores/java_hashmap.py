@@ -1,8 +1,8 @@
-"""Java's serialized `HashMap<byte[], byte[]>`, the format of Kafka Connect's standalone offsets file. No I/O.
+"""Java's serialized `HashMap<byte[], byte[]>`, the format of Kafka Connect's standalone offsets file.
 
 `dump` writes the same bytes as `ObjectOutputStream` (Java Object Serialization Specification, section 6.4). `load`
 reads the output of any JDK. The table may have any capacity, keys and values may be null, and they may be references to
-an array earlier in the stream.
+an array earlier in the stream. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Offset keys and values as JSON bytes, with map entries in Java's order, and the types that they may contain. No I/O.
+"""Offset keys and values as JSON bytes, with map entries in Java's order, and the types that they may contain.
 
 The key of a source offset is `["<connector>",{<partition>}]`, and the value is `{<offset>}`. Java writes maps in
 `HashMap` order. This module uses the same order, because compaction and partitioning of the offsets topic depend on the
-exact bytes.
+exact bytes. This module does no I/O.
 """
 
 from __future__ import annotations

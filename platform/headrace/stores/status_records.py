@@ -1,4 +1,4 @@
-"""The records of the status topic: keys and JSON values, as Kafka Connect writes them. No I/O."""
+"""The records of the status topic: keys and JSON values, as Kafka Connect writes them. This module does no I/O."""
 
 from __future__ import annotations
 

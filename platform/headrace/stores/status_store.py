@@ -1,4 +1,4 @@
-"""The status store: statuses of connectors and tasks, and the topics that connectors use. This module has no I/O."""
+"""The status store: statuses of connectors and tasks, and the topics that connectors use. This module does no I/O."""
 
 from __future__ import annotations
 

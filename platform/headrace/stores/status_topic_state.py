@@ -1,9 +1,9 @@
-"""The statuses as the records of the status topic describe them, with this worker's own writes. No I/O.
+"""The statuses as the records of the status topic describe them, with this worker's own writes.
 
 A read returns this worker's last write of a key until the worker reads a later record with this key. As in Kafka
 Connect (KAFKA-12525), a task's late UNASSIGNED does not replace RUNNING of an equal or later generation. This rule does
 not apply to two records of the same worker, because their order is known. Kafka Connect applies the rule to such
-records, too.
+records, too. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Distinguishes an incomplete end of the metadata log from corruption in the middle of the log. Does no I/O.
+"""Distinguishes an incomplete end of the metadata log from corruption in the middle of the log.
 
 A crash can leave an incomplete batch at the end of the log, and recovery may truncate the log there. Every metadata
 record is synced before it counts as committed, so only the last appends can be incomplete. If a valid batch follows a
 corrupt batch, the corrupt batch was once written completely, unless a power failure left whole sectors of a
 preallocated file as zeros. The log must not be truncated at a batch that was once complete, because this would delete
-topics from the metadata, and their partitions would become stray.
+topics from the metadata, and their partitions would become stray. This module does no I/O.
 """
 
 from __future__ import annotations

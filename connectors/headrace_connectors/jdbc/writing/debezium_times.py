@@ -1,4 +1,4 @@
-"""Converts the dates, times and timestamps of Debezium's connectors (``io.debezium.time.*``). No I/O.
+"""Converts the dates, times and timestamps of Debezium's connectors (``io.debezium.time.*``). This module does no I/O.
 
 These types are numbers since midnight or since the epoch, or ISO 8601 text. The sink converts their values for columns
 whose SQL type is a date, a time or a timestamp. In other columns, it stores the numbers and the text unchanged.

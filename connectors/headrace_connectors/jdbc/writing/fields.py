@@ -1,4 +1,4 @@
-"""Determines the columns that a record is written to, and reads their values from batches. This module has no I/O.
+"""Determines the columns that a record is written to, and reads their values from batches. This module does no I/O.
 
 The rules, and the texts of errors that users search for, are those of Confluent's JDBC sink.
 """

@@ -1,7 +1,7 @@
 """Groups the records of one `put` into runs: consecutive rows of one table with the same columns.
 
 A run has at most `batch.size` rows. One `put` receives one or more `SinkBatch` objects, and a run may contain rows of
-several `SinkBatch` objects. This module has no I/O.
+several `SinkBatch` objects. This module does no I/O.
 """
 
 from __future__ import annotations

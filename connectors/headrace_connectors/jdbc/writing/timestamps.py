@@ -1,4 +1,7 @@
-"""Reads fields of ``timestamp.fields.list``: microseconds or nanoseconds since the epoch, or ISO 8601 text. No I/O."""
+"""Reads fields of ``timestamp.fields.list``: microseconds or nanoseconds since the epoch, or ISO 8601 text.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

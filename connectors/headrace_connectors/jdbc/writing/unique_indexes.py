@@ -1,6 +1,6 @@
 """The unique indexes of a table, and the error for an upsert if no unique index is on the key columns.
 
-This module has no I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations
