@@ -5,11 +5,11 @@ directories of ``plugin.path``. An entry point's name is the simple name of the 
 imported only when the plug-in is used, so that a worker does not load every installed driver.
 
 A name is one of
-- a full Java class name (``io.confluent.connect.jdbc.JdbcSourceConnector``), checked against the class's `java_names`;
+- a full Java class name (``io.confluent.connect.jdbc.JdbcSourceConnector``) in the class's `java_names`;
 - a simple name, with or without the kind's suffix (``JdbcSourceConnector``, ``JdbcSource``, ``HoistField$Value``);
 - a Python path (``package.module:Class``), with or without an entry point.
 
-A simple name that matches two classes is an error.
+A simple name that matches two classes is an error. A plug-in that cannot be imported does not affect other plug-ins.
 """
 
 from __future__ import annotations
@@ -74,8 +74,15 @@ class _Entry:
     name: str
     path: str
     load: Callable[[], Any]
-    distribution: Callable[[], str] = lambda: "headrace"
-    """Returns the name of the plug-in's distribution; reading it takes a millisecond, so only errors call it."""
+    distribution: Callable[[], str] = lambda: ""
+    """Returns the name of the plug-in's distribution; reading it takes a millisecond, so only errors call it.
+
+    A file on plugin.path belongs to no distribution.
+    """
+
+    def is_bundled(self) -> bool:
+        """Return whether headrace's own distribution contains the plug-in."""
+        return self.distribution() == "headrace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +118,33 @@ class Registry:
             classes = []
             for entry in sorted(self._entries_of_kind(kind), key=lambda entry: entry.name):
                 try:
-                    classes.append(entry.load())
-                except Exception as error:  # noqa: BLE001 - one broken plug-in must not hide the others
-                    self._report_problem(_import_error_message(f"Plug-in {entry.path}", error, entry))
+                    classes.append(_load(kind, entry))
+                except PluginNotFoundError as error:
+                    self._report_problem(str(error))
             return list(dict.fromkeys(classes))
 
-    def report_broken_plugins(self) -> None:
-        """Import all third-party plug-ins, and log a line for each plug-in that cannot be imported."""
+    def report_problems(self) -> None:
+        """Import all third-party plug-ins, and log those that cannot be imported and the names that several have."""
         with self._lock:
             for kind in Kind:
-                for entry in self._entries_of_kind(kind):
-                    if entry.distribution() == "headrace":
-                        continue  # its drivers are optional: using the plug-in says what to install
-                    try:
-                        entry.load()
-                    except (Exception, SystemExit) as error:  # noqa: BLE001 - each plug-in is reported
-                        self._report_problem(_import_error_message(f"Plug-in {entry.path}", error, entry))
+                for name, paths in sorted(self._import_third_party(kind).items()):
+                    if len(paths) > 1:
+                        self._report_problem(_ambiguity(kind, name, paths))
+
+    def _import_third_party(self, kind: Kind) -> dict[str, set[str]]:
+        """Import third-party plug-ins and report errors. Return the paths of the other plug-ins by name.
+
+        Bundled plug-ins are not imported, because their drivers are optional: using the plug-in says what to install.
+        """
+        plugins: dict[str, dict[Any, str]] = {}
+        for entry in self._entries_of_kind(kind):
+            try:
+                plugin = entry.path if entry.is_bundled() else _load(kind, entry)
+            except PluginNotFoundError as error:
+                self._report_problem(str(error))
+            else:
+                plugins.setdefault(entry.name, {}).setdefault(plugin, entry.path)
+        return {name: set(paths.values()) for name, paths in plugins.items()}
 
     def describe(self, kinds: Iterable[Kind]) -> list[PluginInfo]:
         """Return the descriptions of all importable plug-ins of these kinds."""
@@ -153,24 +171,18 @@ class Registry:
         if ":" in name:
             return self._by_python_path(kind, name)
         simple = name.rpartition(".")[2].replace("$", "")
+        entries = self._entries_of_kind(kind)
         for candidate in (simple, simple + kind.suffix):
-            entries = {entry.path: entry for entry in self._entries_of_kind(kind) if entry.name == candidate}
-            classes = [self._load(entry) for entry in entries.values()]
-            if "." in name:
-                classes = [cls for cls in classes if name in (*cls.java_names, f"{cls.__module__}.{cls.__qualname__}")]
-            if len(classes) == 1:
-                return classes[0]
-            if len(classes) > 1:
-                raise PluginNotFoundError(
-                    f"The {kind.label} name {name} is ambiguous: use one of {', '.join(sorted(entries))}"
-                )
+            found, errors = _select(kind, name, [entry for entry in entries if entry.name == candidate])
+            if found is None and errors:
+                raise errors[0]
+            if found is not None:
+                return found
+        if "." in name:  # a plug-in's Java name may end with another name than that of its entry point
+            found, _ = _select(kind, name, [entry for entry in entries if not entry.is_bundled()])
+            if found is not None:
+                return found
         raise PluginNotFoundError(self._not_found_message(kind, name))
-
-    def _load(self, entry: _Entry) -> type[Any]:
-        try:
-            return entry.load()  # type: ignore[no-any-return]
-        except Exception as error:
-            raise PluginNotFoundError(_import_error_message(f"Plug-in {entry.path}", error, entry)) from error
 
     def _by_python_path(self, kind: Kind, path: str) -> type[Any]:
         self._entries_of_kind(kind)  # adds the directories of plugin.path to sys.path
@@ -179,7 +191,7 @@ class Registry:
             found: Any = importlib.import_module(module_name)
             for part in class_name.split("."):
                 found = getattr(found, part)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginNotFoundError(
                 f"Class {path} cannot be imported: {_import_error(error, module_name)}"
             ) from error
@@ -313,14 +325,52 @@ def _from_entry_point(point: EntryPoint) -> _Entry:
     return _Entry(point.name, point.value, lambda: _connector_or_plugin(point.load()), distribution)
 
 
-def _import_error_message(subject: str, error: BaseException, entry: _Entry) -> str:
-    missing = missing_modules.explain(error, entry.distribution())
-    if entry.distribution() != "headrace":
-        subject += f" (distribution {entry.distribution()})"
-    return f"{subject} cannot be imported: {missing or f'{type(error).__name__}: {error}'}"
+def _select(kind: Kind, name: str, entries: Iterable[_Entry]) -> tuple[type[Any] | None, list[PluginNotFoundError]]:
+    """Return the class that `name` selects from `entries`, if any, and the errors of those that cannot be imported.
+
+    Raises PluginNotFoundError if the name is ambiguous.
+    """
+    paths: dict[type[Any], str] = {}
+    errors: list[PluginNotFoundError] = []
+    for entry in entries:
+        try:
+            paths.setdefault(_load(kind, entry), entry.path)
+        except PluginNotFoundError as error:
+            errors.append(error)
+    if "." in name:
+        paths = {cls: path for cls, path in paths.items() if name in (*cls.java_names, _dotted_path(cls))}
+    if len(paths) > 1:
+        raise PluginNotFoundError(_ambiguity(kind, name, paths.values()))
+    return next(iter(paths), None), errors
 
 
-def _import_error(error: Exception, module_name: str) -> str:
+def _load(kind: Kind, entry: _Entry) -> type[Any]:
+    """Import a plug-in. Raises PluginNotFoundError."""
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:
+        missing = missing_modules.explain(error, entry.distribution())
+        text = f"{_subject(entry)} cannot be imported: {missing or f'{type(error).__name__}: {error}'}"
+        raise PluginNotFoundError(text) from error
+    if not (isinstance(found, type) and issubclass(found, kind.base)):
+        raise PluginNotFoundError(f"{_subject(entry)} is not a subclass of {kind.base.__name__}")
+    return found
+
+
+def _subject(entry: _Entry) -> str:
+    distribution = entry.distribution()
+    return f"Plug-in {entry.path}{f' (distribution {distribution})' if distribution not in ('', 'headrace') else ''}"
+
+
+def _dotted_path(cls: type[Any]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _ambiguity(kind: Kind, name: str, paths: Iterable[str]) -> str:
+    return f"The {kind.label} name {name} is ambiguous: use one of {', '.join(sorted(paths))}"
+
+
+def _import_error(error: BaseException, module_name: str) -> str:
     """Return the reason why a Python path cannot be imported. If a package is missing, the reason names it."""
     is_wrong_path = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
     owner = missing_modules.distribution_of(module_name)

@@ -111,7 +111,7 @@ def main() -> None:
     with open(answer, "w", encoding="utf-8") as stream:
         json.dump(check(properties), stream)
     signal.alarm(PLUGIN_IMPORTS_MAX_S)  # ends the process
-    registry.default().report_broken_plugins()
+    registry.default().report_problems()
     sys.stderr.flush()
     os._exit(0)  # exits without waiting for threads that a plug-in may have started
 
