@@ -2,6 +2,8 @@
 
 headrace broker start FILE | broker format FILE | cluster start … | connect standalone WORKER CONNECTOR… |
 connect distributed WORKER | init [DIRECTORY] | validate FILE… | new KIND NAME | version
+
+Other distributions can add commands (`headrace.cli.plugin_commands`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import click
 
 from headrace.cli.cluster.commands import cluster
 from headrace.cli.new_package import ENTRY_POINT_GROUPS
+from headrace.cli.plugin_commands import CommandsWithPlugins
 from headrace_broker.help_epilog import read_on
 
 _PATH = click.Path(path_type=Path)
@@ -21,6 +24,7 @@ _BROKER_DOCUMENTS = read_on("docs/examples.md", "docs/broker.md", "docs/referenc
 
 
 @click.group(
+    cls=CommandsWithPlugins,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=read_on("README.md", "docs/examples.md", "docs/features.md", "docs/reference"),
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.converters.json_converter import JsonConverter
 from headrace.plugins.registry import Kind, PluginNotFoundError, Registry
+from support.plugin_package import write_distribution
 
 CONVERTER = """
 from headrace.api import Converter, HeaderConverter, Predicate
@@ -36,23 +37,6 @@ def plugin_path(tmp_path: Path) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def install(directory: Path, name: str, groups: Mapping[str, Mapping[str, str]], modules: Mapping[str, str]) -> None:
-    """Write a distribution as `pip install --target` does."""
-    metadata = directory / f"{name.replace('-', '_')}-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    lines = [
-        line
-        for group, points in groups.items()
-        for line in (f"[headrace.{group}]", *(f"{each} = {path}" for each, path in points.items()))
-    ]
-    (metadata / "entry_points.txt").write_text("\n".join(lines))
-    for module, text in modules.items():
-        file = directory / f"{module.replace('.', '/')}.py"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-
-
 def test_converter_header_converter_and_predicate_are_found_by_their_entry_points(plugin_path: Path) -> None:
     groups = {
         "converters": {"AvroConverter": "acme.plugin:AvroConverter"},
@@ -60,7 +44,7 @@ def test_converter_header_converter_and_predicate_are_found_by_their_entry_point
         "predicates": {"IsAvroConverter": "acme.plugin:IsAvroConverter"},
     }
     modules = {"acme.__init__": "", "acme.plugin": CONVERTER.format(name="AvroConverter", java_name="AvroConverter")}
-    install(plugin_path, "acme-connect", groups, modules)
+    write_distribution(plugin_path, "acme-connect", groups, modules)
     registry = Registry((str(plugin_path),))
     for name in ("AvroConverter", "Avro", "io.acme.AvroConverter", "acme.plugin:AvroConverter"):
         assert registry.find(Kind.CONVERTER, name).__name__ == "AvroConverter"
@@ -73,7 +57,7 @@ def test_converter_header_converter_and_predicate_are_found_by_their_entry_point
 def test_plugin_is_found_by_a_java_class_name_that_differs_from_the_name_of_the_entry_point(plugin_path: Path) -> None:
     modules = {"acme.__init__": "", "acme.plugin": CONVERTER.format(name="Avro", java_name="AvroConverter")}
     groups = {"converters": {"Avro": "acme.plugin:Avro", "Broken": "acme.broken:Broken"}}
-    install(plugin_path, "acme-connect", groups, modules)
+    write_distribution(plugin_path, "acme-connect", groups, modules)
     registry = Registry((str(plugin_path),))
     assert registry.find(Kind.CONVERTER, "io.acme.AvroConverter").__name__ == "Avro"
     with pytest.raises(PluginNotFoundError, match=r"name matches io\.other\.AvroConverter"):
@@ -85,7 +69,7 @@ def test_entry_point_that_cannot_be_imported_is_reported_and_the_other_plugins_a
     plugin_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     groups = {"converters": {"JsonConverter": "acme_broken:JsonConverter"}}
-    install(plugin_path, "acme-connect", groups, {"acme_broken": text})
+    write_distribution(plugin_path, "acme-connect", groups, {"acme_broken": text})
     registry = Registry((str(plugin_path),))
     assert JsonConverter in registry.all(Kind.CONVERTER)
     for name in ("org.apache.kafka.connect.json.JsonConverter", "JsonConverter", "Json"):
@@ -100,7 +84,7 @@ def test_entry_point_that_cannot_be_imported_is_reported_and_the_other_plugins_a
 
 def test_entry_point_in_the_wrong_group_is_rejected_and_reported(plugin_path: Path) -> None:
     modules = {"acme_avro": CONVERTER.format(name="Avro", java_name="Avro")}
-    install(plugin_path, "acme-connect", {"header_converters": {"Avro": "acme_avro:Avro"}}, modules)
+    write_distribution(plugin_path, "acme-connect", {"header_converters": {"Avro": "acme_avro:Avro"}}, modules)
     registry = Registry((str(plugin_path),))
     text = "Plug-in acme_avro:Avro (distribution acme-connect) is not a subclass of HeaderConverter"
     with pytest.raises(PluginNotFoundError) as caught:
@@ -116,7 +100,7 @@ def test_class_with_an_entry_point_in_its_package_is_not_ambiguous(plugin_path: 
         "acme.__init__": "# for headrace\nfrom acme.plugin import Avro\n",
         "acme.plugin": CONVERTER.format(name="Avro", java_name="Avro"),
     }
-    install(plugin_path, "acme-connect", {"converters": {"Avro": "acme:Avro"}}, modules)
+    write_distribution(plugin_path, "acme-connect", {"converters": {"Avro": "acme:Avro"}}, modules)
     registry = Registry((str(plugin_path),))
     assert registry.find(Kind.CONVERTER, "Avro").__module__ == "acme.plugin"
     registry.report_problems()
@@ -128,7 +112,7 @@ def test_names_that_several_plugins_share_are_reported(plugin_path: Path, caplog
         text = CONVERTER.format(name=name, java_name=f"{directory}.{name}")
         modules = {f"acme_{directory}.__init__": "", f"acme_{directory}.plugin": text}
         groups = {"converters": {name: f"acme_{directory}.plugin:{name}"}}
-        install(plugin_path / directory, f"acme-{directory}", groups, modules)
+        write_distribution(plugin_path / directory, f"acme-{directory}", groups, modules)
     registry = Registry((str(plugin_path),))
     with caplog.at_level(logging.WARNING):
         registry.report_problems()
