@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from types import FunctionType
 
 import pytest
+
+from headrace.api import Connector
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
@@ -21,7 +24,7 @@ FOLDERS = ("broker", "platform", "transforms", "connectors", "configs", "docs", 
 ARCHITECTURE_LINES_MAX = 200
 FIRST_VERSION_LINES_MAX = 120
 README_WORDS_MAX = 1500
-_PATH = re.compile(r"`([a-z_./]+(?:\.(?:py|md|properties|toml)|/))`")
+_PATH = re.compile(r"`([a-z0-9_./]+(?:\.(?:py|md|properties|toml)|/))`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 _TEST = re.compile(r"`(test_[a-z_]+\.py)::(test_\w+)`")
 _INVARIANT = re.compile(r"^\| (R\d+) \|", re.MULTILINE)
@@ -74,6 +77,24 @@ def test_every_replication_invariant_in_the_broker_document_names_a_test() -> No
 
 def test_architecture_document_does_not_exceed_its_line_limit() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= ARCHITECTURE_LINES_MAX
+
+
+def test_every_row_of_where_to_find_names_a_file() -> None:
+    section = (ROOT / "ARCHITECTURE.md").read_text().partition("## Where to find\n")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.strip().splitlines()[2:]]
+    assert len(rows) >= 20
+    assert [question for question, answer in rows if not _PATH.search(answer)] == []
+
+
+def test_plugins_page_describes_every_method_of_connectors() -> None:
+    text = (ROOT / "docs" / "plugins.md").read_text()
+    methods = [
+        name
+        for name, member in vars(Connector).items()
+        if isinstance(member, FunctionType | classmethod) and not name.startswith("_")
+    ]
+    assert {"required_extra", "validate"} <= set(methods)
+    assert [name for name in methods if f"`{name}" not in text and f"def {name}(" not in text] == []
 
 
 def test_changelog_describes_the_first_version_within_its_line_limit_below_the_unreleased_changes() -> None:
