@@ -51,7 +51,8 @@ EXCEPTIONS = (
     # the definitions of configuration keys check that the plug-ins of a configuration exist
     ("headrace.plugins.connector_config", "headrace.plugins.registry"),
     ("headrace.plugins.creation", "headrace.plugins.registry"),
-    # traces and error messages mask the secrets that the process has resolved
+    # traces and error messages mask the secrets of the process
+    ("headrace.plugins.creation", "headrace.metrics.logs"),
     ("headrace.runtime.traces", "headrace.metrics.logs"),
     # only the names of the signals
     ("headrace_connectors.lakehouse.error_messages", "signal"),

@@ -35,7 +35,7 @@ def run(worker_file: Path, overrides: Mapping[str, str] | None = None) -> int:
     check: ConverterCheck | None = None
     try:
         config = worker_config(worker_file, overrides or {}, WorkerConfig.distributed)
-        check = ConverterCheck(config.properties)  # runs in parallel with the imports
+        check = ConverterCheck(config)  # runs in parallel with the imports
         return run_event_loop(_DistributedWorker(config, check, started).run)
     except StartupError as error:
         for line in error.lines:

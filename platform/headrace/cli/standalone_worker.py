@@ -49,7 +49,7 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
         if config.embedded_broker:
             broker = EmbeddedBroker(Path(config["headrace.data.dir"]))
             broker.launch()  # the broker starts while the worker imports the remaining modules
-        check = ConverterCheck(config.properties)  # the check also runs in parallel with the imports
+        check = ConverterCheck(config)  # the check also runs in parallel with the imports
         return run_event_loop(_StandaloneWorker(config, connectors, broker, check, started).run)
     except StartupError as error:
         for line in error.lines:

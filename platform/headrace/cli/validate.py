@@ -70,7 +70,7 @@ def _validate_worker(path: Path) -> bool:
             parse = WorkerConfig.distributed if is_group else WorkerConfig.standalone
             result = check_worker(properties, parse, originals, unresolved)
             plugin_errors = [
-                error for error in check(properties) if properties.get(error.partition("=")[0], "").strip()
+                error for error in check(properties, originals) if properties.get(error.partition("=")[0], "").strip()
             ]
     except ConnectError as error:
         click.echo(f"{path}: {error}", err=True)

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 
 from headrace.data.value_replacer import ValueReplacer
@@ -68,7 +68,7 @@ def is_secret_key(key: str) -> bool:
     return _SECRET_KEY.search(key) is not None
 
 
-def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ()) -> None:
+def mask_secrets_of(properties: Mapping[str, str], secret_keys: Iterable[str] = ()) -> None:
     """From now on, mask the values of keys that are in `secret_keys` or that `is_secret_key` recognizes.
 
     A value that is only a variable which could not be resolved is not a secret: errors must name the variable.

@@ -18,8 +18,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from headrace.runtime.group_signals import withheld
+
+if TYPE_CHECKING:
+    from headrace.runtime.worker_config import WorkerConfig
 
 PLUGIN_IMPORTS_MAX_S = 120
 
@@ -27,14 +31,14 @@ PLUGIN_IMPORTS_MAX_S = 120
 class ConverterCheck:
     """A check in a child process. It starts immediately, and runs in parallel with the worker's start."""
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+    def __init__(self, config: WorkerConfig) -> None:
         command = [sys.executable, "-m", __name__, str(os.getpid())]
         with withheld():  # signals are blocked, so that none interrupts the write to the child
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             given, self._process.stdin = self._process.stdin, None
             assert given is not None
             with contextlib.suppress(BrokenPipeError), given:  # `errors` reports the exit of the child
-                given.write(json.dumps(dict(properties)).encode())
+                given.write(json.dumps([config.properties, config.originals]).encode())
 
     @property
     def pid(self) -> int:
@@ -74,11 +78,15 @@ class ConverterCheck:
         self._process.kill()
 
 
-def check(worker: Mapping[str, str]) -> list[str]:
-    """Return the errors of the converters and config providers in a worker's properties, one line each."""
+def check(worker: Mapping[str, str], originals: Mapping[str, str] | None = None) -> list[str]:
+    """Return the errors of the converters and config providers in a worker's properties, one line each.
+
+    `originals` contains the properties with variables. Errors contain the variables, not their values.
+    """
+    from headrace.metrics import logs
     from headrace.plugins import registry
     from headrace.plugins.plugin_sections import CONVERTER_KEYS, create_converter_of
-    from headrace.plugins.variables import ConfigResolver
+    from headrace.plugins.variables import ConfigResolver, variable_replacer
 
     registry.use_plugin_path(worker.get("plugin.path"))
     errors: list[str] = []
@@ -91,7 +99,8 @@ def check(worker: Mapping[str, str]) -> list[str]:
         ConfigResolver.from_worker(worker).close()
     except Exception as error:  # noqa: BLE001
         errors.append(f"config.providers={worker.get('config.providers')}: {error}")
-    return errors
+    replacer = variable_replacer(worker if originals is None else originals, worker)
+    return [logs.secrets.mask(replacer.replace(error)) for error in errors]
 
 
 def main() -> None:
@@ -106,10 +115,10 @@ def main() -> None:
     answer = os.dup(1)
     os.dup2(2, 1)
     logs.configure_logging()
-    properties = json.load(sys.stdin)
+    properties, originals = json.load(sys.stdin)
     logs.mask_secrets_of(properties)
     with open(answer, "w", encoding="utf-8") as stream:
-        json.dump(check(properties), stream)
+        json.dump(check(properties, originals), stream)
     signal.alarm(PLUGIN_IMPORTS_MAX_S)  # ends the process
     registry.default().report_problems()
     sys.stderr.flush()

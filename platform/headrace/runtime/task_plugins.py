@@ -17,6 +17,7 @@ from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.api.task import SinkTask, Task
 from headrace.metrics import logs
 from headrace.plugins import registry
+from headrace.plugins.creation import mask_passwords
 from headrace.plugins.plugin_sections import (
     CONVERTER_KEYS,
     converter_props,
@@ -50,7 +51,8 @@ class Plugins:
             """The keys are descriptions of the variables that could not be resolved."""
             self.ttl_ms = resolver.ttl_ms
             """The time after which a value of a config provider expires, in ms; None if no value expires."""
-        logs.mask_secrets_of({**self.connector_config, **self.task_config})
+        for properties in (self.worker, self.connector_config, self.task_config):
+            logs.mask_secrets_of(properties)
         check_overrides(self.connector_config, self.worker)
 
     def make_task(self) -> Task:
@@ -82,6 +84,7 @@ class Plugins:
         properties = self.task_config
         if isinstance(task, SinkTask):
             properties = {**properties, **self._converter_settings()}
+        mask_passwords(type(task), properties)
         task.config = task.config_model.parse(properties)
         task.start(task.config)
 

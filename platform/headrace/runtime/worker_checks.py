@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.api.errors import ConfigError, ConfigErrors
@@ -60,8 +60,9 @@ def check_worker(
     if originals is not None and originals != properties:
         from headrace.plugins.variables import variable_replacer
 
-        replace = variable_replacer(originals, properties).replace
-        messages, warnings = list(map(replace, messages)), list(map(replace, warnings))
+        show_variables = variable_replacer(originals, properties).replace
+        messages, warnings = list(map(show_variables, messages)), list(map(show_variables, warnings))
+        config = config and replace(config, originals=dict(originals))
     return WorkerCheck(None if messages else config, tuple(dict.fromkeys(messages)), tuple(warnings))
 
 

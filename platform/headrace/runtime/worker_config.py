@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath  # os.path without the functions of os that do I/O
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.api.config_def import ConfigDef, nearest, unknown_key_warnings
@@ -80,6 +80,8 @@ class WorkerConfig:
     properties: dict[str, str]
     values: dict[str, Any]
     warnings: tuple[str, ...]
+    originals: dict[str, str] = field(default_factory=dict)
+    """The unparsed values with variables; empty if the worker file has no variables."""
 
     @classmethod
     def standalone(cls, properties: Mapping[str, str]) -> WorkerConfig:

@@ -20,6 +20,7 @@ from headrace.metrics import logs
 from headrace.metrics.logged_warnings import logged_warnings
 from headrace.plugins import missing_modules, registry
 from headrace.plugins.connector_config import framework_value
+from headrace.plugins.creation import mask_passwords
 from headrace.plugins.variables import ConfigResolver, UnresolvedVariable, VariableRestorer
 from headrace.runtime import messages
 from headrace.runtime.channel import Channel, ChannelClosed, RemoteError, message_of
@@ -74,6 +75,7 @@ class WorkerConnector:
         if resolver.ttl_ms is not None:
             self.notify(messages.ValuesExpire(self.instance, resolver.ttl_ms))
         self._connector = registry.find("connector", self._resolved["connector.class"])()
+        mask_passwords(type(self._connector), self._resolved)
         self._connector.context = _Context(self, self._resolved)
         self._connector.config = self._connector.config_model.parse(self._resolved)
         self._variables = VariableRestorer(self.spec.config, self._resolved, self._secret_keys())
@@ -223,6 +225,7 @@ def _resolve(config: Mapping[str, str], worker: Mapping[str, str]) -> tuple[dict
     with ConfigResolver.from_worker(worker) as resolver:
         values = resolver.resolve(config)
         logs.secrets.add(resolver.resolved_values)
+    logs.mask_secrets_of(worker)
     logs.mask_secrets_of(values)
     return values, resolver
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.api.config import Config
+from headrace.api import Config, Converter, Password, SinkTask, Transformation, key
 from headrace.api.errors import ConfigErrors
-from headrace.api.task import SinkTask
+from headrace.metrics import logs
 from headrace.plugins import registry
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins, task_class_name
@@ -44,17 +44,57 @@ def test_converter_properties_of_a_task_contain_the_converters_defaults() -> Non
 
 @pytest.mark.parametrize("connector", [{}, {"value__converter": "JsonConverter"}])
 def test_configuration_of_a_sink_task_contains_the_settings_of_its_converters(connector: dict[str, str]) -> None:
-    key = "value.converter.replace.null.with.default"
-    worker = {**WORKER, key: "false"} if not connector else WORKER
-    own = {**connector, key.replace(".", "__"): "false"} if connector else {}
+    name = "value.converter.replace.null.with.default"
+    worker = {**WORKER, name: "false"} if not connector else WORKER
+    own = {**connector, name.replace(".", "__"): "false"} if connector else {}
     task = _Sink()
     plugins(worker, **own).start_task(task)
-    assert task.config.originals[key] == "false"
+    assert task.config.originals[name] == "false"
 
 
 class _Sink(SinkTask[Config]):
     def start(self, config: Config) -> None:
         pass
+
+
+class _RegistryConfig(Config):
+    user_info: Password = key("basic.auth.user.info")
+
+
+class _RegistrySink(SinkTask[_RegistryConfig]):
+    def start(self, config: _RegistryConfig) -> None:
+        pass
+
+
+class RegistryConverter(Converter[_RegistryConfig]):
+    pass
+
+
+class RegistryTransform(Transformation[_RegistryConfig]):
+    pass
+
+
+def test_passwords_of_worker_task_converter_and_transform_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "secrets", logs.Secrets())
+    worker = {
+        **WORKER,
+        "producer.sasl.jaas.config": "worker-secret",
+        "value.converter": f"{__name__}:RegistryConverter",
+        "value.converter.basic.auth.user.info": "converter-secret",
+    }
+    config = {
+        "transforms": "own",
+        "transforms.own.type": f"{__name__}:RegistryTransform",
+        "transforms.own.basic.auth.user.info": "transform-secret",
+    }
+    task = {"basic.auth.user.info": "task-secret", "topics": "orders"}
+    created = Plugins(TaskSpec(connector="c", number=0, config=task, connector_config=config, worker=worker))
+    created.make_converters()
+    created.make_steps()
+    created.start_task(_RegistrySink())
+    for text in ("worker-secret", "converter-secret", "transform-secret", "task-secret"):
+        assert logs.secrets.mask(f"cannot connect with {text}") == f"cannot connect with {logs.MASK}"
+    assert logs.secrets.mask("orders") == "orders"
 
 
 def test_default_header_converter_is_simple_header_converter() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.api.config import Config
-from headrace.api.task import SourceTask
+from headrace.api import Config, ConnectError, Password, SinkConnector, SourceTask, key
+from headrace.metrics import logs
 from headrace.runtime import messages, worker_connector
 from headrace.runtime.spec import ConnectorSpec, InstanceId
+from headrace.runtime.traces import message_of
 from headrace.runtime.worker_connector import WorkerConnector
 
 pytestmark = pytest.mark.anyio
@@ -91,3 +92,23 @@ async def test_warnings_of_a_task_class_without_a_connector_class_are_logged_onc
     await connector.task_configs()
     await connector.stop()
     assert [record.getMessage() for record in caplog.records] == ["Connector c: The table has no index"]
+
+
+class _StoreConfig(Config):
+    user_info: Password = key("basic.auth.user.info")
+
+
+class StoreConnector(SinkConnector[_StoreConfig]):
+    def start(self, config: _StoreConfig) -> None:
+        raise ConnectError(f"the store rejects {config.user_info.value}")
+
+
+async def test_password_of_a_connector_is_masked_in_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "secrets", logs.Secrets())
+    config = {"connector.class": f"{__name__}:StoreConnector", "basic.auth.user.info": "open-sesame"}
+    spec = ConnectorSpec(name="c", config=config, worker={})
+    connector = WorkerConnector(None, InstanceId("c", None, 1), spec)  # type: ignore[arg-type]
+    with pytest.raises(ConnectError) as caught:
+        await connector.start()
+    assert message_of(caught.value) == f"the store rejects {logs.MASK}"
+    await connector.stop()
