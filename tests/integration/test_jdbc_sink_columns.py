@@ -168,6 +168,24 @@ def test_extreme_values_of_int16_and_float32_are_stored_without_loss(server: Ser
     assert server.query(f"SELECT id, i16, {expression} FROM items ORDER BY id") == rows
 
 
+@pytest.mark.parametrize("count", [2, MANY])
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_float32_is_stored_in_decimal_and_text_columns_with_the_digits_of_java(
+    server: Server, count: int, mode: str
+) -> None:
+    double = "double precision" if server.kind == "postgresql" else "double"
+    server.query(f"CREATE TABLE items (id int PRIMARY KEY, exact numeric(20, 10), words varchar(30), wide {double})")
+    names = ("exact", "words", "wide")
+    schema = struct([("id", INT32_SCHEMA), *((name, FLOAT32_SCHEMA.replace(optional=True)) for name in names)])
+    single = 0.10000000149011612  # the double with the value of the 32-bit float 0.1
+    rows = [{"id": number} if number % 2 else {"id": number, **dict.fromkeys(names, single)} for number in range(count)]
+    put(server.url, [record(n, row, schema) for n, row in enumerate(rows)], insert__mode=mode, pk__mode="record_value",
+        pk__fields="id")  # fmt: skip
+    stored = server.query("SELECT exact, words, wide FROM items ORDER BY id")
+    expected = [(None, None, None) if number % 2 else (Decimal("0.1"), "0.1", single) for number in range(count)]
+    assert stored == expected
+
+
 REJECTED: list[tuple[str, Schema, Any, str, str, str]] = [
     # what is wrong, the field's schema, its value, the type of the column, and the server's names for this type
     ("too long", OPTIONAL_STRING_SCHEMA, "much too long", "varchar(5)", "character varying(5)", "varchar(5)"),

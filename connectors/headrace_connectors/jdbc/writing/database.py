@@ -20,6 +20,7 @@ import sqlalchemy
 from sqlalchemy.engine import Engine
 
 from headrace.api.errors import DataError
+from headrace.data.java import float_text
 from headrace.data.logical import DATE_NAME as DATE
 from headrace.data.logical import DECIMAL_NAME as DECIMAL
 from headrace.data.logical import TIME_NAME as TIME
@@ -59,6 +60,8 @@ class ExistingTable(NamedTuple):
     """The columns that store all numbers as floating-point numbers (SQLite)."""
     temporals: frozenset[str] = frozenset()
     """The columns that store dates, times or timestamps (not in SQLite, which has no such types)."""
+    exact: frozenset[str] = frozenset()
+    """The columns that store the digits of a number as they are sent: decimals and text (not in SQLite)."""
     texts: frozenset[str] = frozenset()
     """The columns that store text unchanged (SQLite)."""
     is_transactional: bool = True
@@ -230,8 +233,12 @@ class Database(ABC):
         `schema` and `name` are the schema and the name of this table in the database.
         """
         columns = sqlalchemy.inspect(connection).get_columns(name, schema=schema)
-        temporals = (item["name"] for item in columns if isinstance(item["type"], _TEMPORAL_TYPES))
-        return table._replace(columns=tuple(item["name"] for item in columns), temporals=frozenset(temporals))
+        types = {item["name"]: item["type"] for item in columns}
+        return table._replace(
+            columns=tuple(types),
+            temporals=frozenset(name for name, kind in types.items() if isinstance(kind, _TEMPORAL_TYPES)),
+            exact=frozenset(name for name, kind in types.items() if _is_exact(kind)),
+        )
 
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
         """Return the kind of a table, such as PARTITIONED TABLE, or None to use the kind that SQLAlchemy reports."""
@@ -315,6 +322,8 @@ class Database(ABC):
     def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values of a column of a table, converted to the driver's types."""
         column, values = self.as_logical(table, column, values)
+        if column.schema.type is Type.FLOAT32 and table.column(column.name) in table.exact:
+            return [None if value is None else self.shortest_float(value) for value in values]
         zone = dt.UTC if table.column(column.name) in table.instants else self.zone
         convert = self.converter(column.schema, zone)
         if column.is_timestamp:
@@ -327,6 +336,10 @@ class Database(ABC):
             return [None if value is None else convert(value) for value in values]
         except OverflowError as error:
             raise DataError(f"field {column.name}: a timestamp in the time zone {zone} is out of range") from error
+
+    def shortest_float(self, value: float) -> float | str:
+        """Return a FLOAT32 value for a column that stores its digits: 0.1 and not 0.10000000149011612."""
+        return float(float_text(value))
 
     def as_logical(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> tuple[Column, Sequence[Any]]:
         """Return the column and its values. If the table stores dates or times in it, convert Debezium's types."""
@@ -474,3 +487,7 @@ def last_of_each_key(target: Target, values: list[Sequence[Any]]) -> list[Sequen
 def milliseconds_of_day(value: dt.time) -> int:
     """Return the time of day in milliseconds."""
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
+
+
+def _is_exact(kind: Any) -> bool:
+    return isinstance(kind, (sqlalchemy.Numeric, sqlalchemy.String)) and not isinstance(kind, sqlalchemy.Float)

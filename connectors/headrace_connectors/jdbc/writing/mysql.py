@@ -46,6 +46,7 @@ _COLUMN = re.compile(
 )
 _QUALIFIED_COLUMN = re.compile(r" for column (`.*`) at row \d+$", re.DOTALL)
 _TEMPORAL_TYPES = ("date", "datetime", "time", "timestamp")
+_EXACT_TYPES = ("decimal", "char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _STRICT = "SET sql_mode = CONCAT_WS(',', NULLIF(@@sql_mode, ''), 'STRICT_TRANS_TABLES')"
 _COLUMNS = """
     SELECT column_name, data_type FROM information_schema.columns
@@ -173,6 +174,7 @@ class MysqlDatabase(Database):
             columns=tuple(name for name, _ in rows),
             instants=instants,
             temporals=frozenset(name for name, kind in rows if kind in _TEMPORAL_TYPES),
+            exact=frozenset(name for name, kind in rows if kind in _EXACT_TYPES),
             is_transactional=has_transactions != "NO",
             unique_indexes=self._unique_indexes(connection, table, name, schema),
         )

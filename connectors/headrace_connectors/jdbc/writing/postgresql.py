@@ -22,6 +22,7 @@ from psycopg.sql import Literal
 from sqlalchemy.engine import Engine
 
 from headrace.api.errors import DataError
+from headrace.data.java import float_text
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.postgresql import is_denied, postgresql_engine
@@ -193,10 +194,15 @@ class PostgresqlDatabase(Database):
         """
         column, values = self.as_logical(table, column, values)
         schema = column.schema
-        is_plain = not column.is_timestamp and schema.name not in _LOGICAL
+        is_exact = schema.type is Type.FLOAT32 and table.column(column.name) in table.exact
+        is_plain = not column.is_timestamp and schema.name not in _LOGICAL and not is_exact
         if is_plain and (schema.type in _SENT_UNCHANGED or (schema.type in _FLOATS and _are_finite(values))):
             return values
         return super().convert(table, column, values)
+
+    def shortest_float(self, value: float) -> str:
+        """Return Java's text of a FLOAT32 value."""
+        return float_text(value)
 
     def upsert_sql(self, target: Target) -> str:
         """Return INSERT with ON CONFLICT."""
