@@ -6,12 +6,13 @@ Known differences are excluded:
 - NaN and infinities
 - numbers out of range, and strings in numeric fields (Java reads 0)
 - masked Decimals (Java loses their scale)
+- dates that do not fit into INT32 (Java drops the upper bits)
+- timestamps before 1970 that are cast to strings (Java writes only the time of day)
 - floating point numbers that Java 17 prints with more digits than Java 19
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import shutil
 import subprocess
@@ -96,12 +97,11 @@ def _comparable(schema: Schema | None, value: Any) -> bool:
 def _same_text(schema: Schema | None) -> bool:
     """Return whether headrace's text for a value of this schema must equal the result of Java's toString.
 
-    The texts differ for bytes, because Java's text does not contain the bytes. The texts differ for old dates, because
-    Java uses the Julian calendar for these dates.
+    The texts differ for bytes, because Java's text does not contain the bytes.
     """
     if schema is None:
         return True
-    if schema.type is Type.BYTES or schema.name in (DATE_SCHEMA.name, TIMESTAMP_SCHEMA.name):
+    if schema.type is Type.BYTES:
         return schema.name == decimal_schema(0).name
     inner = [schema.key_schema, schema.value_schema, *(field.schema for field in schema.fields)]
     return all(_same_text(each) for each in inner)
@@ -206,13 +206,23 @@ FULL = Struct(
         "in": Struct(INNER, {"x": 1, "y": "z"}),
         "bytes": b"\x00\xff",
         "bool": True,
-        "t": dt.datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=dt.UTC),
+        "t": 1_700_000_000_123,
         "d": Decimal("12.50"),
-        "dt": dt.date(2020, 2, 29),
-        "tm": dt.time(1, 2, 3, 4000),
+        "dt": 18_321,
+        "tm": 3_723_004,
     },
 )
-VALUES = [Struct(ROW, {"a": 300}), FULL, Struct(ROW, {"a": 7, "b": "x", "c": -0.4, "d": Decimal("-0.01")})]
+LATE = Struct(
+    ROW, {"a": 1, "b": "12026-01-05 00:00:00.0", "ts": 18 * 10**16, "t": 253_402_318_799_000, "dt": 2_932_897}
+)
+EARLY = Struct(ROW, {"a": 1, "b": "-2026-01-05 00:00:00.0", "ts": -62_135_600_008_000, "t": -(10**17)})
+VALUES = [
+    Struct(ROW, {"a": 300}),
+    FULL,
+    Struct(ROW, {"a": 7, "b": "x", "c": -0.4, "d": Decimal("-0.01")}),
+    LATE,
+    EARLY,
+]
 PLAIN: list[Any] = [{"a": "7"}, {"a": 300}, {"a": {"b": {"c": 1}}}, {}, None, 5]
 
 TRANSFORMS = [
@@ -287,7 +297,8 @@ def _sorted(response: str) -> list[Any]:
 def test_transforms_return_the_same_records_as_kafka_connect() -> None:
     requests = []
     for name, props in TRANSFORMS:
-        requests += [("smt", name, props, "on", text(ON.from_connect("t", ROW, value))) for value in VALUES]
+        comparable = [value for value in VALUES if value is not EARLY or props != "spec=t:string"]
+        requests += [("smt", name, props, "on", text(ON.from_connect("t", ROW, value))) for value in comparable]
         requests += [("smt", name, props, "off", json.dumps(value)) for value in PLAIN]
     for request, response in zip(requests, run_oracle(requests), strict=True):
         _, name, props, how, data = request

@@ -5,7 +5,6 @@ The strategies are cached, because Hypothesis analyzes each new strategy, which 
 
 from __future__ import annotations
 
-import datetime as dt
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -17,19 +16,20 @@ from headrace.data.logical import (
     DATE_SCHEMA,
     TIME_SCHEMA,
     TIMESTAMP_SCHEMA,
+    Date,
+    Time,
+    Timestamp,
     decimal_schema,
     from_unscaled,
     is_logical,
-    millis_to_time,
 )
 from headrace.data.schema import INT_RANGES, Schema, Type, array, map_of, struct
 from headrace.data.struct import Struct
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_TIMES = st.integers(0, 86_399_999).map(millis_to_time)
-_MOMENTS = st.integers(-62_135_596_800_000, 253_402_300_799_999).map(
-    lambda ms: dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=ms)
-)
+_DATES = st.integers(*INT_RANGES[Type.INT32]).map(Date)
+_TIMES = st.integers(0, 86_399_999).map(Time)
+_TIMESTAMPS = st.integers(*INT_RANGES[Type.INT64]).map(Timestamp)
 
 
 @cache
@@ -92,9 +92,9 @@ def _logical(schema: Schema) -> st.SearchStrategy[Any]:
         scale = int(schema.parameters["scale"])
         return st.integers(-(10**40), 10**40).map(lambda number: from_unscaled(number, scale))
     by_type: dict[str | None, st.SearchStrategy[Any]] = {
-        DATE_SCHEMA.name: st.dates(),
+        DATE_SCHEMA.name: _DATES,
         TIME_SCHEMA.name: _TIMES,
-        TIMESTAMP_SCHEMA.name: _MOMENTS,
+        TIMESTAMP_SCHEMA.name: _TIMESTAMPS,
     }
     return by_type[schema.name]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -11,7 +10,7 @@ from typing import Any
 
 from headrace.api.errors import DataError
 from headrace.data.java import Float32, double_text, float32, float_text, float_to_integer, wrap
-from headrace.data.logical import is_logical, to_base
+from headrace.data.logical import TEMPORAL_TYPES, is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.text import java_string
 from headrace.data.value_text import iso_date_text
@@ -48,6 +47,8 @@ def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], A
         cast = float_text
     if target is Type.FLOAT32 and schema is None:
         cast = _to_schemaless_float
+    if schema is None and target is not Type.STRING:
+        cast = _without_dates(cast)
     base = to_base(schema) if schema is not None and is_logical(schema) and target is not Type.STRING else None
     if base is not None:
         cast = _after_base(cast, base)
@@ -66,6 +67,17 @@ def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], A
 def _after_base(cast: Callable[[Any], Any], base: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that casts the base value of a logical value. Decimals are cast directly."""
     return lambda value: cast(value if isinstance(value, Decimal) else base(value))
+
+
+def _without_dates(cast: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that casts values without a schema. As in Java, it rejects a Date, Time or Timestamp."""
+
+    def checked(value: Any) -> Any:
+        if isinstance(value, TEMPORAL_TYPES):
+            raise _unexpected(value)
+        return cast(value)
+
+    return checked
 
 
 def _to_integer(target: Type) -> Callable[[Any], int]:
@@ -126,7 +138,7 @@ def _to_string(value: Any) -> str:
     write = _PLAIN_TEXT.get(type(value))
     if write is not None:
         return write(value)
-    if isinstance(value, (dt.date, dt.time)):
+    if isinstance(value, TEMPORAL_TYPES):
         return iso_date_text(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()

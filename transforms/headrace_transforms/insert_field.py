@@ -9,7 +9,7 @@ from headrace.api.config import Config, key
 from headrace.api.errors import ConfigError
 from headrace.data.batch import Batch, SinkBatch
 from headrace.data.columns import Column, ColumnarValues, Columns, Shared, column_items
-from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA, TIMESTAMP_SCHEMA, millis_to_timestamp
+from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA, TIMESTAMP_SCHEMA, Timestamp
 from headrace.data.schema import (
     INT32_SCHEMA,
     INT64_SCHEMA,
@@ -105,7 +105,7 @@ def _timestamps(batch: Batch) -> Column:
 
 
 def _to_timestamp(millis: int | None) -> Any:
-    return None if millis is None else millis_to_timestamp(millis)
+    return None if millis is None else Timestamp(millis)
 
 
 class InsertField(KeyOrValue[InsertFieldConfig]):

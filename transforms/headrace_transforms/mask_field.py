@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -11,7 +10,7 @@ from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.java import Float32
-from headrace.data.logical import is_logical
+from headrace.data.logical import TEMPORAL_TYPES, Date, Time, Timestamp, is_logical
 from headrace.data.schema import Schema, Type
 from headrace.data.values import infer_type
 from headrace_transforms.casting import caster
@@ -38,9 +37,9 @@ _EMPTY: dict[type, Callable[[], Any]] = {
     list: list,
     dict: dict,
     Decimal: Decimal,
-    dt.datetime: lambda: dt.datetime(1970, 1, 1, tzinfo=dt.UTC),
-    dt.date: lambda: dt.date(1970, 1, 1),
-    dt.time: dt.time,
+    Timestamp: Timestamp,
+    Date: Date,
+    Time: Time,
 }
 _MASKABLE = "a type other than BYTES and STRUCT"
 
@@ -103,7 +102,7 @@ class MaskField(KeyOrValue[MaskFieldConfig]):
     def _replaced(self, value: Any, name: str, schema: Schema | None, replacement: str) -> Any:
         if isinstance(value, str):
             return replacement
-        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        if isinstance(value, (bool, *TEMPORAL_TYPES)) or not isinstance(value, (int, float, Decimal)):
             found = type_name(value, schema)
             message = f"Cannot mask value of type {found} with custom replacement."
             raise record_error(message, place_of(self.side, name), "STRING or a number", found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
-from headrace.data.logical import millis_to_timestamp
+from headrace.data.logical import Date, Time
 from headrace.data.struct import Struct, from_rows
 from headrace_transforms.key_or_value import ListTransformation
 from headrace_transforms.list_checks import require_non_empty_unique
@@ -88,7 +87,7 @@ class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
         text = self._format(self._timestamp(value, topic))
         return self._topic_format.replace("${topic}", topic).replace("${timestamp}", text)
 
-    def _timestamp(self, value: Any, topic: str) -> dt.datetime:
+    def _timestamp(self, value: Any, topic: str) -> int:
         if not isinstance(value, Mapping):
             message = f"MessageTimestampRouter needs a Struct or Map for a record of topic {topic}"
             raise record_error(message, place_of("value"), "STRUCT or MAP", type_name(value))
@@ -101,10 +100,8 @@ class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
         try:
             if isinstance(found, str):
                 return self._parse(found)
-            if isinstance(found, dt.datetime):
+            if isinstance(found, int) and not isinstance(found, (bool, Date, Time)):
                 return found
-            if isinstance(found, int) and not isinstance(found, bool):
-                return millis_to_timestamp(found)
         except DataError as error:
             raise record_error(str(error), place_of("value", name), self._expected, type_name(found)) from None
         message = f"Field {name} must be a string, a Timestamp or milliseconds"

@@ -5,20 +5,19 @@ The messages start with the words of Kafka's transforms, if there are any. The r
 
 from __future__ import annotations
 
-import datetime as dt
 from decimal import Decimal
 from typing import Any
 
 from headrace.api.errors import DataError
-from headrace.data.logical import is_logical
+from headrace.data.logical import Date, Time, Timestamp, is_logical
 from headrace.data.schema import Schema
 from headrace.data.values import infer_type
 
 _LOGICAL_TYPES: tuple[tuple[type, str], ...] = (
     (Decimal, "Decimal"),
-    (dt.datetime, "Timestamp"),
-    (dt.date, "Date"),
-    (dt.time, "Time"),
+    (Timestamp, "Timestamp"),
+    (Date, "Date"),
+    (Time, "Time"),
 )
 
 

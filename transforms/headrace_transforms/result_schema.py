@@ -13,7 +13,16 @@ from typing import Any
 
 from headrace.api.errors import DataError
 from headrace.data.java import Float32
-from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_scale, decimal_schema
+from headrace.data.logical import (
+    OPTIONAL_DATE_SCHEMA,
+    OPTIONAL_TIME_SCHEMA,
+    OPTIONAL_TIMESTAMP_SCHEMA,
+    Date,
+    Time,
+    Timestamp,
+    decimal_scale,
+    decimal_schema,
+)
 from headrace.data.schema import Schema, Type, struct
 from headrace.data.struct import Struct
 
@@ -24,9 +33,12 @@ _SCALARS: dict[type, Schema] = {
     float: Schema(Type.FLOAT64, optional=True),
     str: Schema(Type.STRING, optional=True),
     bytes: Schema(Type.BYTES, optional=True),
-    dt.date: DATE_SCHEMA.replace(optional=True),
-    dt.time: TIME_SCHEMA.replace(optional=True),
-    dt.datetime: TIMESTAMP_SCHEMA.replace(optional=True),
+    dt.date: OPTIONAL_DATE_SCHEMA,
+    dt.time: OPTIONAL_TIME_SCHEMA,
+    dt.datetime: OPTIONAL_TIMESTAMP_SCHEMA,
+    Date: OPTIONAL_DATE_SCHEMA,
+    Time: OPTIONAL_TIME_SCHEMA,
+    Timestamp: OPTIONAL_TIMESTAMP_SCHEMA,
 }
 _EXPECTED = ", ".join(type_.__name__ for type_ in (*_SCALARS, Decimal))
 _CACHED_MAX = 1000
@@ -52,7 +64,8 @@ class ResultSchemas:
         if isinstance(result, Mapping):
             made = self._struct(schema, result)
             return made, Struct(made, result)
-        if schema.type is not Type.STRUCT and _SCALARS.get(type(result), _ANY).type is schema.type:
+        found = _SCALARS.get(type(result), _ANY)
+        if schema.type is not Type.STRUCT and found.type is schema.type and found.name in (None, schema.name):
             return schema, result
         return _scalar(type(result), result, "the result"), result
 

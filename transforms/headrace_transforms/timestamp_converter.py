@@ -13,14 +13,17 @@ from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
 from headrace.data.logical import (
     DATE_NAME,
     DATE_SCHEMA,
+    MILLIS_PER_DAY,
     TIME_NAME,
     TIME_SCHEMA,
     TIMESTAMP_NAME,
     TIMESTAMP_SCHEMA,
-    millis_to_timestamp,
-    timestamp_to_millis,
+    Date,
+    Time,
+    Timestamp,
+    checked_count,
 )
-from headrace.data.schema import INT64_SCHEMA, STRING_SCHEMA, Schema, Type
+from headrace.data.schema import INT64_SCHEMA, INT_RANGES, STRING_SCHEMA, Schema, Type
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -43,7 +46,6 @@ _SCHEMAS = {
 }
 _SOURCES = {name: name for name in ("Date", "Time", "Timestamp")}
 _ANY_SOURCE = "STRING, INT64, Date, Time or Timestamp"
-_EPOCH_DAY = dt.date(1970, 1, 1)
 
 
 class TimestampConverterConfig(Config):
@@ -107,7 +109,6 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         self._field = config.field
         self._target = config.target_type
         text_format = SimpleDateFormat(config.format, dt.date.today()) if config.format.strip() else None
-        self._precision = config.unix_precision
         self._readers = _readers(text_format, config.unix_precision)
         self._write = _writers(text_format, config.unix_precision)[config.target_type]
         self._replace_null = config.replace_null_with_default
@@ -120,8 +121,6 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
 
     def _converter(self, source: str) -> Callable[[Any], Any]:
         read, write = self._readers[source], self._write
-        if source == self._target == "unix":
-            return self._rounded  # supports years that Python's datetime does not
 
         def convert(value: Any) -> Any:
             if value is None:
@@ -133,17 +132,6 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
                 raise record_error(message, self._place, expected, type_name(value)) from None
 
         return convert
-
-    def _rounded(self, value: Any) -> Any:
-        """Round a Unix timestamp, which is in the configured unit, to whole milliseconds, towards zero."""
-        if value is None:
-            return None
-        try:
-            _require(int, value, "Unix timestamp to be a Long")
-        except DataError as error:
-            raise record_error(str(error), self._place, self._expected["unix"], type_name(value)) from None
-        unit = _PER_MILLISECOND.get(self._precision, 1)
-        return _truncated(value, unit) * unit
 
     def _target_schema(self, optional: bool) -> Schema:
         schema = _SCHEMAS[self._target]
@@ -202,11 +190,11 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         raise record_error(message, self._place, _ANY_SOURCE, schema_type_name(schema))
 
     def _inferred_type(self, value: Any) -> str:
-        if isinstance(value, dt.datetime):
+        if isinstance(value, Timestamp):
             return "Timestamp"
-        if isinstance(value, dt.date):
+        if isinstance(value, Date):
             return "Date"
-        if isinstance(value, dt.time):
+        if isinstance(value, Time):
             return "Time"
         if isinstance(value, int) and not isinstance(value, bool):
             return "unix"
@@ -218,6 +206,8 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
 
 
 _PER_MILLISECOND = {"nanoseconds": 1_000_000, "microseconds": 1000}
+_INT32_MIN, _INT32_MAX = INT_RANGES[Type.INT32]
+_INT64_MIN, _INT64_MAX = INT_RANGES[Type.INT64]
 
 
 def _truncated(number: int, divisor: int) -> int:
@@ -225,31 +215,43 @@ def _truncated(number: int, divisor: int) -> int:
     return number // divisor if number >= 0 else -(-number // divisor)
 
 
-def _readers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, Callable[[Any], dt.datetime]]:
-    def from_text(value: Any) -> dt.datetime:
+def _saturated(number: int) -> int:
+    """Return the nearest 64-bit number, as the conversions of Java's ``TimeUnit`` do."""
+    return min(max(number, _INT64_MIN), _INT64_MAX)
+
+
+def _readers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, Callable[[Any], int]]:
+    """Return the functions that convert values to milliseconds since the epoch, by the type of the value."""
+    unit = _PER_MILLISECOND.get(precision, 1)
+
+    def from_text(value: Any) -> int:
         _require(str, value, "string timestamp to be a String")
         if text_format is None:
             raise DataError(f"Could not parse the timestamp string ({value}): no format is configured; set format")
         return text_format.parse(value)
 
-    def from_unix(value: Any) -> dt.datetime:
+    def from_unix(value: Any) -> int:
         _require(int, value, "Unix timestamp to be a Long")
+        if not _INT64_MIN <= value <= _INT64_MAX:
+            raise DataError(f"Unix timestamp {value} is out of range for type INT64")
         if precision == "seconds":
-            return millis_to_timestamp(value * 1000)
-        return millis_to_timestamp(_truncated(value, _PER_MILLISECOND.get(precision, 1)))
+            return _saturated(value * 1000)
+        return _truncated(value, unit) if unit != 1 else int(value)
 
-    def from_date(value: Any) -> dt.datetime:
-        _require(dt.date, value, "Date to be a date")
-        return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+    def from_date(value: Any) -> int:
+        _require(int, value, "Date to be a Date")
+        days: int = value
+        return days * MILLIS_PER_DAY
 
-    def from_time(value: Any) -> dt.datetime:
-        _require(dt.time, value, "Time to be a time")
-        return dt.datetime.combine(_EPOCH_DAY, value, dt.UTC)
+    def from_time(value: Any) -> int:
+        _require(int, value, "Time to be a Time")
+        count: int = +value
+        return count
 
-    def from_timestamp(value: Any) -> dt.datetime:
-        _require(dt.datetime, value, "Timestamp to be a datetime")
-        moment: dt.datetime = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
-        return moment
+    def from_timestamp(value: Any) -> int:
+        _require(int, value, "Timestamp to be a Timestamp")
+        count: int = +value
+        return count
 
     return {
         "string": from_text,
@@ -265,19 +267,25 @@ def _require(class_: type, value: Any, what: str) -> None:
         raise DataError(f"Expected {what}")
 
 
-def _writers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, Callable[[dt.datetime], Any]]:
-    def to_unix(moment: dt.datetime) -> int:
-        millis = timestamp_to_millis(moment)
+def _writers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, Callable[[int], Any]]:
+    """Return the functions that convert milliseconds since the epoch to values, by the target type."""
+    unit = _PER_MILLISECOND.get(precision, 1)
+
+    def to_unix(millis: int) -> int:
         if precision == "seconds":
             return _truncated(millis, 1000)
-        return millis * _PER_MILLISECOND.get(precision, 1)
+        return _saturated(millis * unit) if unit != 1 else millis
+
+    def to_date(millis: int) -> Date:
+        days = millis // MILLIS_PER_DAY
+        return Date(days) if _INT32_MIN <= days <= _INT32_MAX else checked_count(DATE_NAME, days)
 
     return {
         "string": text_format.format if text_format is not None else str,
         "unix": to_unix,
-        "Date": dt.datetime.date,
-        "Time": lambda moment: moment.time().replace(microsecond=moment.microsecond // 1000 * 1000),
-        "Timestamp": lambda moment: moment,
+        "Date": to_date,
+        "Time": lambda millis: Time(millis % MILLIS_PER_DAY),
+        "Timestamp": Timestamp,
     }
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
-from headrace.data.logical import millis_to_timestamp
 from headrace_transforms.key_or_value import ListTransformation
 from headrace_transforms.record_errors import record_error
 from headrace_transforms.topics import with_topics
 
 _PLACE = "the record's timestamp"
-_EXPECTED = "INT64 with milliseconds since 1970 in the years 1 to 9999"
+_EXPECTED = "INT64 with milliseconds since 1970"
 
 
 def _check_format(pattern: str) -> None:
@@ -56,10 +54,7 @@ class TimestampRouter(ListTransformation[TimestampRouterConfig]):
     def _routed(self, topic: str, timestamp: int | None) -> str:
         if timestamp is None:
             raise record_error(f"Timestamp missing on record of topic {topic}", _PLACE, _EXPECTED, "null")
-        try:
-            text = self._format(millis_to_timestamp(timestamp))
-        except DataError as error:
-            raise record_error(str(error), _PLACE, _EXPECTED, "INT64") from None
+        text = self._format(timestamp)
         return self._topic_format.replace("${topic}", topic).replace("${timestamp}", text)
 
     def change_batch(self, batch: Any) -> list[Batch]:

@@ -81,6 +81,9 @@ from headrace.data.logical import (
     OPTIONAL_TIMESTAMP_SCHEMA,
     TIME_SCHEMA,
     TIMESTAMP_SCHEMA,
+    Date,
+    Time,
+    Timestamp,
     decimal_schema,
 )
 from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
@@ -132,6 +135,7 @@ __all__ = [
     "ConnectorContext",
     "Converter",
     "DataError",
+    "Date",
     "ErrantRecord",
     "ErrantRecordReporter",
     "ExactlyOnceSupport",
@@ -173,6 +177,8 @@ __all__ = [
     "Struct",
     "Task",
     "TaskContext",
+    "Time",
+    "Timestamp",
     "TimestampType",
     "TopicPartition",
     "Transformation",

@@ -10,7 +10,7 @@ have the same keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import msgspec
@@ -20,7 +20,7 @@ from headrace.converters.json_decoding import from_json, parse
 from headrace.data.columns import Columns, Values
 from headrace.data.java import float32
 from headrace.data.json_schema import has_plain_names
-from headrace.data.logical import DECIMAL_NAME, from_base, is_logical
+from headrace.data.logical import COUNT_RANGES, DECIMAL_NAME, PYTHON_TYPES
 from headrace.data.schema import INT_RANGES, Schema, Type
 
 _ListDecoder = Callable[[Sequence[bytes]], Values]
@@ -116,7 +116,7 @@ def _primitive_decoder(schema: Schema, replace_null: bool) -> _ListDecoder | Non
     decode = msgspec.json.Decoder(type_).decode
     if convert is None:
         return lambda payloads: list(map(decode, payloads))
-    return lambda payloads: list(map(convert, map(decode, payloads)))
+    return lambda payloads: convert(list(map(decode, payloads)))
 
 
 # ---- structs ---------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _struct_decoder(schema: Schema, replace_null: bool) -> _ListDecoder:
     """
     names = [field.name for field in schema.fields]
     fields: list[Any] = []
-    conversions: list[tuple[int, Callable[[Any], Any]]] = []
+    conversions: list[tuple[int, Callable[[list[Any]], list[Any]]]] = []
     for field in schema.fields:
         type_, convert = _field_plan(field.schema, replace_null)
         if convert is not None:
@@ -142,7 +142,7 @@ def _struct_decoder(schema: Schema, replace_null: bool) -> _ListDecoder:
     def decode_structs(payloads: Sequence[bytes]) -> Columns:
         columns = decode(payloads)
         for index, convert in conversions:
-            columns[index] = list(map(convert, columns[index]))
+            columns[index] = convert(columns[index])
         return Columns(names, columns, len(payloads), is_maps=False)
 
     return decode_structs
@@ -158,25 +158,26 @@ _MSGSPEC_TYPES: dict[Type, Any] = {
 }
 
 
-def _field_plan(schema: Schema, replace_null: bool) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Return the type with which msgspec decodes a value, and the conversion of the result (or None).
+def _field_plan(schema: Schema, replace_null: bool) -> tuple[Any, Callable[[list[Any]], list[Any]] | None]:
+    """Return the type with which msgspec decodes a value, and the conversion of a list of results (or None).
 
     `replace_null` has the same meaning as in `from_json`.
     """
     if schema.default is not None or schema.name == DECIMAL_NAME or not schema.type.is_primitive:
-        return msgspec.Raw, lambda raw: from_json(schema, parse(raw), replace_null)
+        return msgspec.Raw, lambda raws: [from_json(schema, parse(raw), replace_null) for raw in raws]
+    type_ = _MSGSPEC_TYPES[schema.type]
     convert: Callable[[Any], Any] | None = float32 if schema.type is Type.FLOAT32 else None
-    if is_logical(schema):
-        convert = from_base(schema)
-    if not schema.optional:
-        return _MSGSPEC_TYPES[schema.type], convert
-    return _MSGSPEC_TYPES[schema.type] | None, _unless_none(convert)
+    if (name := schema.name or "") in COUNT_RANGES:
+        low, high = COUNT_RANGES[name]
+        type_, convert = Annotated[int, msgspec.Meta(ge=low, le=high)], PYTHON_TYPES[name]
+    return type_ | None if schema.optional else type_, None if convert is None else partial(_convert_column, convert)
 
 
-def _unless_none(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if convert is None:
-        return None
-    return lambda value: None if value is None else convert(value)
+def _convert_column(convert: Callable[[Any], Any], column: list[Any]) -> list[Any]:
+    """Convert each value of a column except nulls."""
+    if None in column:
+        return [None if value is None else convert(value) for value in column]
+    return list(map(convert, column))
 
 
 # ---- slots -----------------------------------------------------------------------------------------------------------

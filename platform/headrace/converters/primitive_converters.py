@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from headrace.api.config import Config, Importance, key
 from headrace.api.converter import Converter, HeaderConverter, SchemaAndValue, SchemaRun
 from headrace.api.errors import DataError, RecordErrors
+from headrace.data.logical import TEMPORAL_TYPES
 from headrace.data.schema import (
     OPTIONAL_BOOLEAN_SCHEMA,
     OPTIONAL_BYTES_SCHEMA,
@@ -147,7 +148,7 @@ class _NumberConverter(_PrimitiveConverter):
     python_type: ClassVar[type]
 
     def _encode(self, value: Any) -> bytes:
-        if not isinstance(value, self.python_type) or isinstance(value, bool):
+        if not isinstance(value, self.python_type) or isinstance(value, (bool, *TEMPORAL_TYPES)):
             raise DataError(f"Failed to serialize to {self._name()} (was {type(value).__name__})")
         try:
             return self.layout.pack(value)

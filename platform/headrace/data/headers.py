@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from datetime import datetime
 from decimal import Decimal
 from itertools import repeat
 from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.data.java import Float32
+from headrace.data.logical import COUNT_RANGES, TEMPORAL_TYPES, to_count
 from headrace.data.schema import INT_RANGES, Schema, Type
 
-_UNCHANGEABLE = frozenset({str, bytes, int, float, Float32, bool, type(None), Decimal, datetime})
+_UNCHANGEABLE = frozenset({str, bytes, int, float, Float32, bool, type(None), Decimal, *TEMPORAL_TYPES})
 _EXACT_TYPES: Mapping[Type, type] = {Type.STRING: str, Type.BYTES: bytes, **dict.fromkeys(INT_RANGES, int)}
 """The schema types whose equal values are interchangeable, and the Python types of these values."""
 _T = TypeVar("_T")
@@ -49,6 +49,8 @@ class Headers(list[Header]):
 
     def add(self, key: str, value: Any, schema: Schema | None = None) -> Headers:
         """Append a header; returns self."""
+        if schema is not None and (name := schema.name or "") in COUNT_RANGES:
+            value = to_count(name, value)
         self.append(Header(key, schema, value))
         return self
 

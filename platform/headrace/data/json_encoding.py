@@ -18,7 +18,7 @@ import msgspec
 from headrace.api.errors import DataError, RecordErrors
 from headrace.data.json_schema import has_plain_names, schema_to_json
 from headrace.data.json_values import EncodingOptions, double_json, to_json
-from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
+from headrace.data.logical import COUNT_RANGES, DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
 
 _encoder = msgspec.json.Encoder()
@@ -134,7 +134,7 @@ def _encode_schemaless(values: list[Any]) -> list[bytes] | None:
 def _try_encode_lines(items: list[Any]) -> list[bytes] | None:
     try:
         return _encode_lines(items)
-    except (UnicodeEncodeError, OverflowError):
+    except (UnicodeEncodeError, OverflowError, TypeError):  # a TypeError for a subclass of int
         return None
 
 
@@ -175,6 +175,9 @@ def _struct_encoder(schema: Schema, options: EncodingOptions, is_checked: bool) 
     return encode
 
 
+_COUNTS: dict[str | None, Any] = {
+    name: Annotated[int, msgspec.Meta(ge=low, le=high)] for name, (low, high) in COUNT_RANGES.items()
+}
 _PYTHON_TYPES: dict[Type, Any] = {
     **{type_: Annotated[int, msgspec.Meta(ge=low, le=high)] for type_, (low, high) in INT_RANGES.items()},
     Type.STRING: str,
@@ -190,14 +193,20 @@ def _field_code(name: str, schema: Schema, options: EncodingOptions, scope: dict
     The expression is code for the field's JSON value. The condition is code that checks the field's value. The type is
     the type with which msgspec checks the value. `scope` receives the functions that the code calls.
     """
+    nullable = f"{name} is None or " if schema.optional else ""
     replaced = schema.default is not None and options.replace_null_with_default
+    count = _COUNTS.get(schema.name)
+    if count is not None and not replaced:
+        # Unary plus converts a Timestamp to a plain int, the only kind of integer that msgspec encodes.
+        return (
+            (f"(None if {name} is None else +{name})", "", count | None) if schema.optional else (f"+{name}", "", count)
+        )
     plain = _PYTHON_TYPES.get(schema.type)
     if replaced or is_logical(schema) or (plain is None and schema.type not in _CHECKED_INLINE):
         scope["to" + name] = _field_encoder(schema, options)
         return f"to{name}({name})", "", Any
     if plain is not None:
         return name, "", plain | None if schema.optional else plain
-    nullable = f"{name} is None or " if schema.optional else ""
     condition = f"({nullable}type({name}) is {_CHECKED_INLINE[schema.type]})"
     if schema.type is Type.FLOAT64:
         return f"({name} if {nullable}1e-3 <= {name} < 1e7 else double({name}))", condition, Any

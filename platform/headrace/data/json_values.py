@@ -10,8 +10,8 @@ field. Map keys keep their insertion order, while Kafka's converter writes them 
 from __future__ import annotations
 
 import base64
-import datetime as dt
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +19,15 @@ import msgspec
 from headrace.api.errors import DataError
 from headrace.data.errors import in_field
 from headrace.data.java import double_text, float_text
-from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
+from headrace.data.logical import (
+    COUNT_RANGES,
+    PYTHON_TYPES,
+    checked_count,
+    decimal_to_bytes,
+    is_logical,
+    scale_of,
+    to_count,
+)
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.struct import Struct
 from headrace.data.values import STRUCT_NEEDED, infer_type, schema_difference
@@ -81,14 +89,15 @@ def _schemaless(value: Any, options: EncodingOptions) -> Any:
 
 
 def _logical(schema: Schema, value: Any, options: EncodingOptions) -> Any:
-    expected = PYTHON_TYPES[schema.name or ""]
-    if not isinstance(value, expected) or (isinstance(value, dt.datetime) and expected is not dt.datetime):
-        simple_name = (schema.name or "").rpartition(".")[2]
-        raise DataError(f"Invalid type for {simple_name}, expected {expected.__name__} but was {type(value).__name__}")
-    if schema.name == DECIMAL_NAME and options.numeric_decimals:
-        return _number(value)
-    convert = to_base(schema)
-    return value if convert is None else convert(value)
+    name = schema.name or ""
+    if name in COUNT_RANGES:
+        value = to_count(name, value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return int(checked_count(name, value))
+    elif isinstance(value, Decimal):
+        return _number(value) if options.numeric_decimals else decimal_to_bytes(value, scale_of(schema))
+    expected = PYTHON_TYPES[name].__name__
+    raise DataError(f"Invalid type for {name.rpartition('.')[2]}, expected {expected} but was {type(value).__name__}")
 
 
 def _number(value: Any) -> Any:
@@ -103,7 +112,7 @@ def _integer(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     low, high = INT_RANGES[schema.type]
     if not low <= value <= high:
         raise DataError(f"Value {value} is out of range for type {schema.type.name}")
-    return value
+    return int(value)  # msgspec does not encode subclasses such as Timestamp
 
 
 def _double(schema: Schema, value: Any, options: EncodingOptions) -> Any:

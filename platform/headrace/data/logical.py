@@ -1,10 +1,12 @@
 """Logical types: Decimal (stored as BYTES), Date and Time (as INT32), and Timestamp (as INT64).
 
-In records and batches a logical value is a Python object: `decimal.Decimal`, `datetime.date`, `datetime.time` or an
-aware `datetime.datetime` in UTC. The functions in this module convert between these objects and the base values that
-converters serialize: the bytes of the unscaled number in two's complement (Decimal), days since 1970-01-01 (Date),
-milliseconds since midnight (Time), and milliseconds since the epoch (Timestamp). Java's types have a precision of
-milliseconds, so a conversion to the base value rounds microseconds down.
+In records and batches a Decimal is a `decimal.Decimal`. A Date, Time or Timestamp is an integer of the class `Date`,
+`Time` or `Timestamp` in this module: days since 1970-01-01, milliseconds since midnight, or milliseconds since the
+epoch. These classes have the range of Java's types, which is larger than that of Python's `date` and `datetime` (years
+1 to 9999). A plug-in converts a value to an object of Python's `datetime` module only where it needs one.
+
+The functions in this module convert between values and the base values that converters serialize: the bytes of the
+unscaled number in two's complement (Decimal), or an int (Date, Time and Timestamp).
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 from headrace.data.errors import DataError
-from headrace.data.schema import Schema, Type
+from headrace.data.schema import INT_RANGES, Schema, Type
 
 DECIMAL_NAME = "org.apache.kafka.connect.data.Decimal"
 DATE_NAME = "org.apache.kafka.connect.data.Date"
@@ -25,17 +28,93 @@ TIMESTAMP_NAME = "org.apache.kafka.connect.data.Timestamp"
 SCALE_PARAMETER = "scale"
 MILLIS_PER_DAY = 86_400_000
 
-PYTHON_TYPES: Mapping[str, type] = {
-    DECIMAL_NAME: Decimal,
-    DATE_NAME: dt.date,
-    TIME_NAME: dt.time,
-    TIMESTAMP_NAME: dt.datetime,
-}
-
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+class Timestamp(int):
+    """A Timestamp: the number of milliseconds since 1970-01-01 00:00 UTC, an INT64."""
+
+    __slots__ = ()
+
+    def to_datetime(self) -> dt.datetime:
+        """Return the datetime in UTC. Raises DataError outside the years 1 to 9999."""
+        try:
+            return _EPOCH + _MILLISECOND * self
+        except OverflowError:
+            raise DataError(f"Timestamp out of range (years 1 to 9999): {self} ms since the epoch") from None
+
+    @classmethod
+    def of(cls, value: dt.datetime) -> Self:
+        """Return the Timestamp of a datetime, rounded down to milliseconds. A naive datetime is interpreted as UTC."""
+        elapsed = (value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value) - _EPOCH
+        return cls(elapsed.days * MILLIS_PER_DAY + elapsed.seconds * 1000 + elapsed.microseconds // 1000)
+
+    def __repr__(self) -> str:
+        return f"Timestamp({int.__repr__(self)})"
+
+    __str__ = int.__repr__
+
+
+class Date(int):
+    """A Date: the number of days since 1970-01-01, an INT32."""
+
+    __slots__ = ()
+
+    def to_date(self) -> dt.date:
+        """Return the Python date. Raises DataError outside the years 1 to 9999."""
+        try:
+            return dt.date.fromordinal(self + _EPOCH_ORDINAL)
+        except (ValueError, OverflowError):
+            raise DataError(f"Date out of range (years 1 to 9999): {self} days since 1970-01-01") from None
+
+    @classmethod
+    def of(cls, value: dt.date) -> Self:
+        """Return the Date of a Python date."""
+        return cls(value.toordinal() - _EPOCH_ORDINAL)
+
+    def __repr__(self) -> str:
+        return f"Date({int.__repr__(self)})"
+
+    __str__ = int.__repr__
+
+
+class Time(int):
+    """A Time: the number of milliseconds since midnight, an INT32 from 0 to 86399999."""
+
+    __slots__ = ()
+
+    def to_time(self) -> dt.time:
+        """Return the Python time. Raises DataError outside of one day."""
+        if not 0 <= self < MILLIS_PER_DAY:
+            raise DataError(_TIME_ERROR.format(self))
+        seconds, ms = divmod(self, 1000)
+        minutes, second = divmod(seconds, 60)
+        return dt.time(minutes // 60, minutes % 60, second, ms * 1000)
+
+    @classmethod
+    def of(cls, value: dt.time) -> Self:
+        """Return the Time of a Python time, rounded down to milliseconds. A time zone is ignored."""
+        return cls(((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000)
+
+    def __repr__(self) -> str:
+        return f"Time({int.__repr__(self)})"
+
+    __str__ = int.__repr__
+
+
+PYTHON_TYPES: Mapping[str, type] = {DECIMAL_NAME: Decimal, DATE_NAME: Date, TIME_NAME: Time, TIMESTAMP_NAME: Timestamp}
+TEMPORAL_TYPES = (Timestamp, Date, Time)
+COUNT_RANGES: Mapping[str, tuple[int, int]] = {
+    DATE_NAME: INT_RANGES[Type.INT32],
+    TIME_NAME: (0, MILLIS_PER_DAY - 1),
+    TIMESTAMP_NAME: INT_RANGES[Type.INT64],
+}
+"""The lowest and the highest integer of Date, Time and Timestamp."""
+
+_TIME_ERROR = "Time values must use number of milliseconds between 0 and 86400000, but found {}"
 
 
 def decimal_schema(scale: int, *, optional: bool = False, default: Decimal | None = None, **attributes: Any) -> Schema:
@@ -117,47 +196,39 @@ def bytes_to_decimal(data: bytes, scale: int) -> Decimal:
     return from_unscaled(int.from_bytes(data, "big", signed=True), scale)
 
 
-def date_to_days(value: dt.date) -> int:
-    """Return the number of days since 1970-01-01."""
-    return value.toordinal() - _EPOCH_ORDINAL
+def checked_count(name: str, count: int) -> Any:
+    """Return the integer as a value of the Date, Time or Timestamp type `name`. Raises DataError if out of range."""
+    low, high = COUNT_RANGES[name]
+    if not low <= count <= high:
+        if name == TIME_NAME:
+            raise DataError(_TIME_ERROR.format(count))
+        base = "INT32" if name == DATE_NAME else "INT64"
+        raise DataError(f"{name.rpartition('.')[2]} value {count} is out of range for type {base}")
+    return PYTHON_TYPES[name](count)
 
 
-def days_to_date(days: int) -> dt.date:
-    """Return the date `days` days after 1970-01-01. Raises DataError outside the years 1 to 9999."""
-    try:
-        return dt.date.fromordinal(days + _EPOCH_ORDINAL)
-    except (ValueError, OverflowError):
-        raise DataError(f"Date out of range (years 1 to 9999): {days} days since 1970-01-01") from None
+def to_count(name: str, value: Any) -> Any:
+    """Convert a value that a plug-in gave for the Date, Time or Timestamp type `name` to the form that batches contain.
+
+    A `datetime`, `date` or `time`, and a plain int, become a `Timestamp`, `Date` or `Time`. The range is not checked.
+    Any other value, for example null or one of a wrong type, is returned unchanged.
+    """
+    class_ = PYTHON_TYPES[name]
+    if value.__class__ is class_:
+        return value
+    if value.__class__ is int:
+        return class_(value)
+    converted = from_python_date(value)
+    return converted if isinstance(converted, class_) else value
 
 
-def time_to_millis(value: dt.time) -> int:
-    """Return the number of milliseconds since midnight."""
-    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
-
-
-def millis_to_time(millis: int) -> dt.time:
-    """Return the time of day `millis` milliseconds after midnight. Raises DataError outside of one day."""
-    if not 0 <= millis < MILLIS_PER_DAY:
-        raise DataError(f"Time values must use number of milliseconds between 0 and 86400000, but found {millis}")
-    seconds, ms = divmod(millis, 1000)
-    minutes, second = divmod(seconds, 60)
-    return dt.time(minutes // 60, minutes % 60, second, ms * 1000)
-
-
-def timestamp_to_millis(value: dt.datetime) -> int:
-    """Return the number of milliseconds since the epoch. A naive datetime is interpreted as UTC."""
-    if value.tzinfo is None:
-        value = value.replace(tzinfo=dt.UTC)
-    elapsed = value - _EPOCH
-    return elapsed.days * MILLIS_PER_DAY + elapsed.seconds * 1000 + elapsed.microseconds // 1000
-
-
-def millis_to_timestamp(millis: int) -> dt.datetime:
-    """Return the datetime in UTC, `millis` milliseconds after the epoch. Raises DataError outside years 1 to 9999."""
-    try:
-        return _EPOCH + _MILLISECOND * millis
-    except OverflowError:
-        raise DataError(f"Timestamp out of range (years 1 to 9999): {millis} ms since the epoch") from None
+def from_python_date(value: Any) -> Any:
+    """Convert a `datetime`, `date` or `time` to a `Timestamp`, `Date` or `Time`. Return any other value unchanged."""
+    if isinstance(value, dt.datetime):
+        return Timestamp.of(value)
+    if isinstance(value, dt.date):
+        return Date.of(value)
+    return Time.of(value) if isinstance(value, dt.time) else value
 
 
 def to_base(schema: Schema) -> Callable[[Any], Any] | None:
@@ -168,7 +239,7 @@ def to_base(schema: Schema) -> Callable[[Any], Any] | None:
     if schema.name == DECIMAL_NAME:
         scale = scale_of(schema)
         return lambda value: decimal_to_bytes(value, scale)
-    return _TO_BASE.get(schema.name or "")
+    return int if schema.name in COUNT_RANGES else None
 
 
 def from_base(schema: Schema) -> Callable[[Any], Any] | None:
@@ -179,16 +250,5 @@ def from_base(schema: Schema) -> Callable[[Any], Any] | None:
     if schema.name == DECIMAL_NAME:
         scale = scale_of(schema)
         return lambda data: bytes_to_decimal(data, scale)
-    return _FROM_BASE.get(schema.name or "")
-
-
-_TO_BASE: Mapping[str, Callable[[Any], Any]] = {
-    DATE_NAME: date_to_days,
-    TIME_NAME: time_to_millis,
-    TIMESTAMP_NAME: timestamp_to_millis,
-}
-_FROM_BASE: Mapping[str, Callable[[Any], Any]] = {
-    DATE_NAME: days_to_date,
-    TIME_NAME: millis_to_time,
-    TIMESTAMP_NAME: millis_to_timestamp,
-}
+    name = schema.name or ""
+    return partial(checked_count, name) if name in COUNT_RANGES else None

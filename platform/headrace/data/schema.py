@@ -140,7 +140,7 @@ class Schema:
         if default is not None:
             from headrace.data.values import validate
 
-            validate(self, default, "default value")
+            self.default = validate(self, default, "default value")
 
     def field(self, name: str) -> Field | None:
         """Return the field with that name, or None."""

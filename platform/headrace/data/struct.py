@@ -7,12 +7,20 @@ arrays and maps, are rows as well. `to_rows` and `from_rows` convert whole lists
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.data.errors import DataError, UnknownField
+from headrace.data.logical import COUNT_RANGES, PYTHON_TYPES, to_count
 from headrace.data.schema import Field, Schema, Type
-from headrace.data.values import mismatch_error, schema_difference, validate
+from headrace.data.values import (
+    contains_counts,
+    mismatch_error,
+    schema_difference,
+    schemaless_value,
+    schemaless_values,
+    validate,
+)
 
 if TYPE_CHECKING:
     _Mapping = Mapping[str, Any]
@@ -81,8 +89,7 @@ class Struct(_Mapping):
     def put(self, name: str, value: Any) -> Struct:
         """Set a field after validating the value; returns self. Raises DataError."""
         field = self._field(name)
-        validate(field.schema, value, f'field: "{name}"')
-        self.row[field.index] = value
+        self.row[field.index] = validate(field.schema, value, f'field: "{name}"')
         return self
 
     def replace(self, /, **fields: Any) -> Struct:
@@ -139,10 +146,12 @@ def contains_struct(schema: Schema | None) -> bool:
 
 
 def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert the `Struct` objects in the values to rows. If the schema contains no struct, return the same list."""
-    if not contains_struct(schema):
-        return values
+    """Convert the values of records to the form that batches contain: see `row_converter`."""
+    if schema is None:
+        return schemaless_values(values)
     convert = row_converter(schema)
+    if convert is _identity:
+        return values
     return [convert(value) for value in values]
 
 
@@ -163,17 +172,23 @@ def _identity(value: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
-    """Return a function for values of this schema. The function converts `Struct` objects in a value to rows.
+    """Return a function that converts values of this schema to the form that batches contain.
 
-    A row is a tuple of field values. Batches contain such tuples instead of `Struct` objects.
+    `Struct` objects in a value become rows: tuples of the field values. Objects of Python's `datetime` module become
+    values of the logical types. The function does not change a value that has this form already.
     """
-    if schema is None or not contains_struct(schema):
+    if schema is None:
+        return schemaless_value
+    if (name := schema.name or "") in COUNT_RANGES:
+        return partial(to_count, name)
+    if not contains_struct(schema) and not contains_counts(schema):
         return _identity
     if schema.type is not Type.STRUCT:
         return _container(schema, row_converter)
     converters = [
-        (field.index, row_converter(field.schema)) for field in schema.fields if contains_struct(field.schema)
+        (field.index, convert) for field in schema.fields if (convert := row_converter(field.schema)) is not _identity
     ]
+    counts = [(index, PYTHON_TYPES[schema.fields[index].schema.name or ""]) for index in _count_fields(schema)]
 
     def to_row(value: Any) -> Any:
         if value is None:
@@ -182,14 +197,24 @@ def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
             raise mismatch_error(schema, value, "value")
         if not value.matches_schema(schema):
             raise DataError(f"Mismatching schema: {schema_difference(value.schema, schema)}")
-        if not converters:
-            return tuple(value.row)
-        row = list(value.row)
+        if len(converters) == len(counts):
+            row = value.row
+            for index, class_ in counts:
+                if row[index].__class__ is not class_ and row[index] is not None:
+                    break
+            else:  # the usual case: no value needs a conversion
+                return tuple(row)
+        items = list(value.row)
         for index, convert in converters:
-            row[index] = convert(row[index])
-        return tuple(row)
+            items[index] = convert(items[index])
+        return tuple(items)
 
     return to_row
+
+
+def _count_fields(schema: Schema) -> list[int]:
+    """Return the indexes of the fields that have the type Date, Time or Timestamp."""
+    return [field.index for field in schema.fields if (field.schema.name or "") in COUNT_RANGES]
 
 
 @lru_cache(maxsize=1024)

@@ -14,12 +14,12 @@ from functools import lru_cache
 from typing import Any
 
 from headrace.data.java import Float32, double_text, float_text, hash_map_order
-from headrace.data.logical import is_logical
+from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.logical import MILLIS_PER_DAY, Date, Time, Timestamp, from_python_date, is_logical
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct
 
-_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_DATE = SimpleDateFormat("EEE MMM dd HH:mm:ss zzz y")
 
 
 def java_string(value: Any, schema: Schema | None = None) -> str:
@@ -31,16 +31,13 @@ def java_string(value: Any, schema: Schema | None = None) -> str:
     return formatter(schema)(value)
 
 
-def date_text(value: dt.date | dt.time | dt.datetime) -> str:
+def date_text(value: Timestamp | Date | Time) -> str:
     """Format as ``java.util.Date.toString`` does in UTC: ``Thu Jan 01 00:00:00 UTC 1970``."""
-    if isinstance(value, dt.datetime):
-        moment = value.astimezone(dt.UTC) if value.tzinfo is not None else value
-    elif isinstance(value, dt.date):
-        moment = dt.datetime(value.year, value.month, value.day)
-    else:
-        moment = dt.datetime.combine(dt.date(1970, 1, 1), value)
-    day = f"{_WEEKDAYS[moment.weekday()]} {_MONTHS[moment.month - 1]} {moment.day:02}"
-    return f"{day} {moment.hour:02}:{moment.minute:02}:{moment.second:02} UTC {moment.year}"
+    return _DATE.format(value * MILLIS_PER_DAY if isinstance(value, Date) else value)
+
+
+def _python_date_text(value: dt.datetime | dt.date | dt.time) -> str:
+    return date_text(from_python_date(value))
 
 
 def _text_by_class(value: Any) -> str:
@@ -70,6 +67,9 @@ def _map_text(items: dict[Any, Any], key_text: Callable[[Any], str], value_text:
 _BY_CLASS: dict[type, Callable[[Any], str]] = {
     str: str,
     bool: lambda value: "true" if value else "false",
+    Timestamp: date_text,
+    Date: date_text,
+    Time: date_text,
     int: str,
     Float32: float_text,
     float: double_text,
@@ -82,9 +82,9 @@ _BY_CLASS: dict[type, Callable[[Any], str]] = {
     bytes: bytes.hex,
     bytearray: bytearray.hex,
     memoryview: lambda value: bytes(value).hex(),
-    dt.datetime: date_text,
-    dt.date: date_text,
-    dt.time: date_text,
+    dt.datetime: _python_date_text,
+    dt.date: _python_date_text,
+    dt.time: _python_date_text,
 }
 
 

@@ -10,7 +10,6 @@ the beginning and ignores the remaining text.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import re
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -18,7 +17,18 @@ from typing import Any, NamedTuple
 from headrace.data.errors import DataError
 from headrace.data.java import Float32, double_text, float32, float_text
 from headrace.data.java_dates import SimpleDateFormat
-from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema, timestamp_to_millis
+from headrace.data.logical import (
+    DATE_SCHEMA,
+    MILLIS_PER_DAY,
+    TEMPORAL_TYPES,
+    TIME_SCHEMA,
+    TIMESTAMP_SCHEMA,
+    Date,
+    Time,
+    Timestamp,
+    decimal_schema,
+    from_python_date,
+)
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
     FLOAT32_SCHEMA,
@@ -37,7 +47,6 @@ from headrace.data.struct import Struct
 _DATE = SimpleDateFormat("yyyy-MM-dd")
 _TIME = SimpleDateFormat("HH:mm:ss.SSS'Z'")
 _TIMESTAMP = SimpleDateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
-_DAY_MS = 86_400_000
 
 
 class ParsedValue(NamedTuple):
@@ -64,6 +73,9 @@ def _embedded_text(value: Any, schema: Schema | None = None) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    value = from_python_date(value)
+    if isinstance(value, TEMPORAL_TYPES):
+        return iso_date_text(value)
     if isinstance(value, (int, Decimal)):
         return str(value)
     if isinstance(value, float):
@@ -84,25 +96,19 @@ def _embedded_text(value: Any, schema: Schema | None = None) -> str:
         fields = value.schema.fields
         pairs = [(_embedded_text(field.name), _embedded_text(value[field.name], field.schema)) for field in fields]
         return "{" + ",".join(f"{name}:{text}" for name, text in pairs) + "}"
-    if isinstance(value, (dt.date, dt.time)):
-        return iso_date_text(value)
     raise DataError(f"Failed to serialize unexpected value type {type(value).__name__}: {value}")
 
 
-def iso_date_text(value: dt.date | dt.time) -> str:
+def iso_date_text(value: Timestamp | Date | Time) -> str:
     """Format as ISO 8601: a date, a time with ``Z``, or both.
 
     As in Kafka, a timestamp on 1970-01-01 is printed as a time, and any other timestamp at midnight as a date.
     """
-    if isinstance(value, dt.time):
-        return _TIME.format(dt.datetime.combine(dt.date(1970, 1, 1), value))
-    if not isinstance(value, dt.datetime):
-        return _DATE.format(dt.datetime(value.year, value.month, value.day))
-    millis = timestamp_to_millis(value)
-    moment = value if value.tzinfo is None else value.astimezone(dt.UTC)
-    if 0 <= millis < _DAY_MS:
-        return _TIME.format(moment)
-    return (_DATE if millis % _DAY_MS == 0 else _TIMESTAMP).format(moment)
+    if isinstance(value, Date):
+        return _DATE.format(value * MILLIS_PER_DAY)
+    if 0 <= value < MILLIS_PER_DAY:
+        return _TIME.format(value)
+    return (_DATE if value % MILLIS_PER_DAY == 0 else _TIMESTAMP).format(value)
 
 
 # ---- from text -------------------------------------------------------------------------------------------------------
@@ -238,16 +244,12 @@ def _parse_temporal(token: str) -> ParsedValue | None:
     token = token.replace("\\:", ":")
     try:
         if len(token) == 13:
-            moment = _TIME.parse(token)
-            return (
-                ParsedValue(TIME_SCHEMA, moment.time())
-                if moment.year == 1970 and moment.timetuple().tm_yday == 1
-                else None
-            )
+            millis = _TIME.parse(token)
+            return ParsedValue(TIME_SCHEMA, Time(millis)) if 0 <= millis < MILLIS_PER_DAY else None
         if len(token) == 24:
-            return ParsedValue(TIMESTAMP_SCHEMA, _TIMESTAMP.parse(token))
+            return ParsedValue(TIMESTAMP_SCHEMA, Timestamp(_TIMESTAMP.parse(token)))
         if len(token) == 10:
-            return ParsedValue(DATE_SCHEMA, _DATE.parse(token).date())
+            return ParsedValue(DATE_SCHEMA, Date(_DATE.parse(token) // MILLIS_PER_DAY))
     except DataError:
         return None
     return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, cast
 
 from headrace.data.errors import DataError
 from headrace.data.java import Float32
-from headrace.data.logical import PYTHON_TYPES, TIMESTAMP_NAME
+from headrace.data.logical import COUNT_RANGES, PYTHON_TYPES, TEMPORAL_TYPES, checked_count, from_python_date, to_count
 from headrace.data.schema import INT_RANGES, Schema, Type
 
 _PYTHON_CLASSES: dict[Type, tuple[type, ...]] = {
@@ -25,6 +25,7 @@ _PYTHON_CLASSES: dict[Type, tuple[type, ...]] = {
     Type.MAP: (dict,),
 }
 
+_DATELESS = frozenset({str, int, float, bool, bytes, type(None)})
 _NAMES_MAX = 5
 STRUCT_NEEDED = "; create a Struct with this schema: Struct(schema, {...})"
 
@@ -55,35 +56,94 @@ def infer_type(value: Any) -> Type | None:
 
         if isinstance(value, Struct):
             return Type.STRUCT
+        if isinstance(value, TEMPORAL_TYPES):
+            return None  # as in Java, a date without a schema has no Connect type
         found = next((type_ for class_, type_ in _INFERRED_TYPES.items() if isinstance(value, class_)), None)
     return found
 
 
-def validate(schema: Schema, value: Any, location: str = "value") -> None:
-    """Validate one value. A struct must be a `Struct`.
+def validate(schema: Schema, value: Any, location: str = "value") -> Any:
+    """Validate one value, and return it in the form that records contain. A struct must be a `Struct`.
 
-    Raises DataError. The message contains `location`, for example ``field: "id"``.
+    For a Date, Time or Timestamp schema, an object of Python's `datetime` module and a plain int become a `Date`,
+    `Time` or `Timestamp`, also in arrays and maps. For an integer schema, these become a plain int. Any other value is
+    returned unchanged. Raises DataError. The message contains `location`, for example ``field: "id"``.
     """
     if value is None:
         if not schema.optional:
             raise DataError(
                 f"Invalid value: null used for required {location}, schema type: {schema.type.name}",
             )
-        return
+        return None
     if schema.type is Type.STRUCT:
         _validate_struct(schema, value, location)
-        return
+        return value
+    if schema.name in COUNT_RANGES:
+        return _validated_count(schema, value, location)
     _validate_class(schema, value, location)
+    if isinstance(value, TEMPORAL_TYPES):
+        return int(value)
     if schema.type is Type.ARRAY:
         element = _require_schema(schema.value_schema, f"element of array {location}")
-        for item in value:
-            validate(element, item, f"element of array {location}")
-    elif schema.type is Type.MAP:
+        items = [validate(element, item, f"element of array {location}") for item in value]
+        return items if contains_counts(element) else value
+    if schema.type is Type.MAP:
         key_schema = _require_schema(schema.key_schema, f"key of map {location}")
         value_schema = _require_schema(schema.value_schema, f"value of map {location}")
-        for key, item in value.items():
-            validate(key_schema, key, f"key of map {location}")
-            validate(value_schema, item, f"value of map {location}")
+        entries = {
+            validate(key_schema, key, f"key of map {location}"): validate(
+                value_schema, item, f"value of map {location}"
+            )
+            for key, item in value.items()
+        }
+        return entries if contains_counts(schema) else value
+    return value
+
+
+@lru_cache(maxsize=1024)
+def contains_counts(schema: Schema | None) -> bool:
+    """Whether values of the schema are or may contain values of the types Date, Time and Timestamp.
+
+    Fields of structs are not considered.
+    """
+    if schema is None:
+        return False
+    return schema.name in COUNT_RANGES or contains_counts(schema.key_schema) or contains_counts(schema.value_schema)
+
+
+def schemaless_value(value: Any) -> Any:
+    """Replace the objects of Python's `datetime` module in a value without a schema. The value is not changed."""
+    if isinstance(value, dict):
+        if _DATELESS.issuperset(map(type, value.values())):
+            return value
+        return {schemaless_value(key): schemaless_value(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return value if _DATELESS.issuperset(map(type, value)) else [schemaless_value(item) for item in value]
+    return from_python_date(value)
+
+
+def schemaless_values(values: list[Any]) -> list[Any]:
+    """Return the result of `schemaless_value` for each value."""
+    return [
+        value
+        if type(value) in _DATELESS or (type(value) is dict and _DATELESS.issuperset(map(type, value.values())))
+        else schemaless_value(value)
+        for value in values
+    ]
+
+
+def _validated_count(schema: Schema, value: Any, location: str) -> Any:
+    name = schema.name or ""
+    low, high = COUNT_RANGES[name]
+    if value.__class__ is PYTHON_TYPES[name] and low <= cast("int", value) <= high:
+        return value
+    count: Any = to_count(name, value)
+    if not isinstance(count, TEMPORAL_TYPES) or not isinstance(count, PYTHON_TYPES[name]):
+        raise mismatch_error(schema, value, location)
+    try:
+        return checked_count(name, count)
+    except DataError as error:
+        raise DataError(f"{error} for {location}") from None
 
 
 def _validate_struct(schema: Schema, value: Any, location: str) -> None:
@@ -119,7 +179,7 @@ def schema_difference(found: Schema, expected: Schema) -> str:
 def _validate_class(schema: Schema, value: Any, location: str) -> None:
     logical = PYTHON_TYPES.get(schema.name or "")
     if logical is not None:
-        if not isinstance(value, logical) or (isinstance(value, dt.datetime) and schema.name != TIMESTAMP_NAME):
+        if not isinstance(value, logical):
             raise mismatch_error(schema, value, location)
         if isinstance(value, Decimal) and not value.is_finite():
             raise DataError(f"Invalid value {value} for {location}: a Decimal must be a finite number")

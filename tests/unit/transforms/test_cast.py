@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import datetime as dt
 import math
 from decimal import Decimal
 from typing import Any
@@ -12,7 +11,7 @@ from headrace.converters.json_converter import JsonConverter
 from headrace.converters.simple_header_converter import SimpleHeaderConverter
 from headrace.converters.string_converter import StringConverter
 from headrace.data.lines import java_lines
-from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, Date, Timestamp, decimal_schema
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
     BYTES_SCHEMA,
@@ -51,10 +50,13 @@ WHOLE: list[tuple[str, Schema, Any, Any]] = [
     ("string", BOOLEAN_SCHEMA, True, "true"),
     ("string", BYTES_SCHEMA, b"\x00\xff", "AP8="),
     ("string", decimal_schema(2), Decimal("1.50"), "1.50"),
-    ("string", DATE_SCHEMA, dt.date(2020, 1, 2), "2020-01-02"),
-    ("string", TIMESTAMP_SCHEMA, dt.datetime(2020, 1, 2, 3, tzinfo=dt.UTC), "2020-01-02T03:00:00.000Z"),
-    ("int64", TIMESTAMP_SCHEMA, dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 1000),
-    ("int32", DATE_SCHEMA, dt.date(1970, 1, 3), 2),
+    ("string", DATE_SCHEMA, Date(18263), "2020-01-02"),
+    ("string", TIMESTAMP_SCHEMA, Timestamp(1_577_934_000_000), "2020-01-02T03:00:00.000Z"),
+    ("int64", TIMESTAMP_SCHEMA, Timestamp(1000), 1000),
+    ("int64", TIMESTAMP_SCHEMA, Timestamp(2**63 - 1), 2**63 - 1),
+    ("string", TIMESTAMP_SCHEMA, Timestamp(2**63 - 1), "292278994-08-17T07:12:55.807Z"),
+    ("string", DATE_SCHEMA, Date(2**31 - 1), "5881580-07-11"),
+    ("int32", DATE_SCHEMA, Date(2), 2),
     ("float64", decimal_schema(2), Decimal("1.50"), 1.5),
     ("int64", decimal_schema(2), Decimal("-1.50"), -1),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.data.headers import Headers
+from headrace.data.logical import Date, Time, Timestamp
 from headrace.data.records import SinkRecord
 from headrace.data.schema import OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
@@ -88,6 +88,11 @@ class TestFilter:
         books = [Struct(BOOK, {"author": name, "title": "t"}) for name in ("Tolstoy", "Proust")]
         assert kept_values(self.filter(), books, BOOK) == [books[0]]
 
+    def test_filter_compares_timestamps_with_numbers(self) -> None:
+        late = self.filter(filter__condition="$[?(@.at > 253402300799999)]")
+        events = [{"at": Timestamp(253402318799000)}, {"at": Timestamp(0)}]
+        assert kept_values(late, events) == events[:1]
+
     def test_filter_condition_with_a_nested_field_is_evaluated_on_the_object_that_contains_the_field(self) -> None:
         nested = self.filter(filter__condition="$.key[?(@.n == 1)]")
         assert kept_values(nested, [{"key": {"n": 1}}, {"key": {"n": 2}}, {"key": [{"n": 1}]}]) == [
@@ -164,8 +169,12 @@ class TestMessageTimestampRouter:
         ]
 
     def test_message_timestamp_router_accepts_fields_with_numbers_and_timestamps(self) -> None:
-        moment = dt.datetime(2020, 1, 2, tzinfo=dt.UTC)
+        moment = Timestamp(1_577_923_200_000)
         assert topics(self.router(), source_batch([{"ts": 1577923200000}, {"ts": moment}])) == ["test-20200102"] * 2
+        late = source_batch([{"ts": Timestamp(253402318799000)}, {"ts": "10000-01-01"}, {"ts": 2**63 - 1}])
+        assert topics(self.router(), late) == ["test-100000101", "test-100000101", "test-2922789940817"]
+        errors = transform_errors(self.router(), source_batch([{"ts": Date(1)}, {"ts": Time(1)}, {"ts": True}]))
+        assert sorted(errors) == [0, 1, 2]
 
     def test_message_timestamp_router_fails_for_records_without_a_timestamp_field(self) -> None:
         errors = transform_errors(self.router(), source_batch([{"a": 1}, "text", {"ts": 1.5}, {"ts": "soon"}]))

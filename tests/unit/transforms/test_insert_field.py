@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import datetime as dt
-
 import pytest
 
 from headrace.api.errors import ConfigErrors
-from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA
+from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA, Timestamp
 from headrace.data.schema import (
     INT32_SCHEMA,
     INT64_SCHEMA,
@@ -43,7 +41,7 @@ def test_insert_field_adds_all_configured_fields_to_structs() -> None:
         doc="doc",
     )
     assert record.value.row == [
-        42, "test", 3, dt.datetime(1970, 1, 1, 0, 0, 0, 789000, tzinfo=dt.UTC), "my-instance-id",
+        42, "test", 3, Timestamp(789), "my-instance-id",
     ]  # fmt: skip
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from decimal import Decimal
 
 import pytest
 
 from headrace.api.errors import ConfigErrors
 from headrace.data.headers import Header, Headers
-from headrace.data.logical import DATE_SCHEMA, decimal_schema
+from headrace.data.logical import DATE_SCHEMA, Date, decimal_schema
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
     FLOAT64_SCHEMA,
@@ -43,15 +42,16 @@ def test_mask_field_replaces_values_with_an_empty_or_zero_value_of_their_type_or
         [("i", INT8_SCHEMA), ("s", STRING_SCHEMA), ("d", decimal_schema(2)), ("t", DATE_SCHEMA), ("b", BOOLEAN_SCHEMA),
          ("l", array(INT32_SCHEMA)), ("keep", STRING_SCHEMA), ("null", OPTIONAL_INT32_SCHEMA)],
     )  # fmt: skip
-    row = Struct(schema, [5, "x", Decimal("1.50"), dt.date(2020, 1, 1), True, [1], "y", None])
+    row = Struct(schema, [5, "x", Decimal("1.50"), Date(18262), True, [1], "y", None])
     _, value = apply_to_value(make_plugin("MaskField$Value", fields="i,s,d,t,b,l,null"), row, schema)
-    assert value.row == [0, "", Decimal("0.00"), dt.date(1970, 1, 1), False, [], "y", None]
+    assert value.row == [0, "", Decimal("0.00"), Date(0), False, [], "y", None]
+    assert type(value.row[3]) is Date
     value.validate()
     _, value = apply_to_value(make_plugin("MaskField$Value", fields="i,s,d", replacement="7"), row, schema)
     assert value.row[:3] == [7, "7", Decimal(7)]
-    assert list(
-        transform_errors(make_plugin("MaskField$Value", fields="b", replacement="7"), source_batch([row], schema))
-    ) == [0]
+    for not_replaceable in ("b", "t"):
+        masked = make_plugin("MaskField$Value", fields=not_replaceable, replacement="7")
+        assert list(transform_errors(masked, source_batch([row], schema))) == [0]
     assert list(
         transform_errors(make_plugin("MaskField$Value", fields="i", replacement="x"), source_batch([row], schema))
     ) == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,21 @@ import pytest
 
 from headrace.api import ConfigErrors, DataError, RetriableError, SourceRecord, Struct
 from headrace.data.headers import Headers
+from headrace.data.logical import (
+    DATE_SCHEMA,
+    TIME_NAME,
+    TIMESTAMP_NAME,
+    TIMESTAMP_SCHEMA,
+    Date,
+    Time,
+    Timestamp,
+)
 from headrace.data.schema import INT64_SCHEMA, STRING_SCHEMA, Type, struct
 from headrace.plugins.validation import validate_connector
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
 from headrace.testing import apply
+from support.connect_data import is_identical
 from support.transforms import make_plugin, records, source_batch, transform_errors
 
 ROW = struct([("a", INT64_SCHEMA), ("b", STRING_SCHEMA)], name="row")
@@ -123,6 +134,32 @@ def test_schema_of_a_struct_is_kept_for_known_fields_and_derived_for_new_fields(
         result("{**value, 'c': None}")
     with pytest.raises(DataError, match='field: "a"'):
         result("{**value, 'a': 'text'}")
+
+
+def test_code_reads_dates_as_integers_and_may_return_dates_of_python() -> None:
+    schema = struct([("at", TIMESTAMP_SCHEMA), ("day", DATE_SCHEMA)])
+    row = Struct(schema, {"at": dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC), "day": dt.date(2026, 1, 1)})
+
+    def result(expression: str, value: Any = row, value_schema: Any = schema) -> Any:
+        given = [SourceRecord(topic="t", value=value, value_schema=value_schema)]
+        (record,) = apply(make_plugin_class(), given, {"expression": expression})
+        return record
+
+    assert result("value if value['at'] > 1767225600000 else None").value == row
+    changed = result("{**value, 'at': value['at'].to_datetime().replace(year=2027), 'day': value['day'] + 1}")
+    assert changed.value_schema == schema
+    assert changed.value.row == [1_798_804_800_000, 20_455]
+    assert [type(item) for item in changed.value.row] == [Timestamp, Date]
+    moment = "value['at'].to_datetime()"
+    added = result(f"{{'year': {moment}.year, 'copy': value['at'], 'time': {moment}.time()}}")
+    assert [field.schema.name for field in added.value_schema.fields] == [None, TIMESTAMP_NAME, TIME_NAME]
+    assert added.value.row == [2026, 1_767_268_800_000, 43_200_000]
+    assert [type(item) for item in added.value.row] == [int, Timestamp, Time]
+    whole = result("__import__('datetime').datetime(1970, 1, 2)", 5, INT64_SCHEMA)
+    assert whole.value_schema.name == TIMESTAMP_NAME
+    assert is_identical(whole.value, Timestamp(86_400_000))
+    schemaless = result("{**value, 'day': [__import__('datetime').date(1970, 1, 2)]}", {"a": 1}, None)
+    assert is_identical(schemaless.value["day"][0], Date(1))
 
 
 def test_stateful_function_is_called_once_for_each_record(file: str) -> None:

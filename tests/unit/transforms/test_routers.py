@@ -43,4 +43,6 @@ def test_timestamp_router_adds_the_formatted_record_timestamp_to_the_topic_name(
         ("ts-test-201701", "b"),
         ("ts-test-197001", "c"),
     ]
+    extreme = records(router.apply_batch(source_batch(["a", "b"], timestamps=[253402318799000, -(2**63)])))
+    assert [record.topic for record in extreme] == ["ts-test-1000001", "ts-test-29226905512"]
     assert "Timestamp missing" in str(transform_errors(router, source_batch(["a", "b"], timestamps=[1, None]))[1])

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
 import pytest
 
 from headrace.api.errors import ConfigErrors
-from headrace.data.logical import DATE_SCHEMA, OPTIONAL_TIMESTAMP_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA
+from headrace.data.logical import (
+    DATE_SCHEMA,
+    OPTIONAL_TIMESTAMP_SCHEMA,
+    TIME_SCHEMA,
+    TIMESTAMP_SCHEMA,
+    Date,
+    Time,
+    Timestamp,
+)
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
     INT32_SCHEMA,
@@ -17,9 +24,10 @@ from headrace.data.schema import (
     struct,
 )
 from headrace.data.struct import Struct
+from support.connect_data import is_identical
 from support.transforms import apply_to_value, apply_to_values, make_plugin, source_batch, transform_errors
 
-MOMENT = dt.datetime(1970, 1, 2, 1, 2, 3, 456000, tzinfo=dt.UTC)
+MOMENT = Timestamp(90_123_456)
 FORMAT = "yyyy MM dd HH mm ss SSS z"
 TEXT = "1970 01 02 01 02 03 456 UTC"
 MILLIS = 90_123_456
@@ -33,8 +41,8 @@ MILLIS = 90_123_456
     ("target", "schema", "expected"),
     [
         ("Timestamp", TIMESTAMP_SCHEMA, MOMENT),
-        ("Date", DATE_SCHEMA, dt.date(1970, 1, 2)),
-        ("Time", TIME_SCHEMA, dt.time(1, 2, 3, 456000)),
+        ("Date", DATE_SCHEMA, Date(1)),
+        ("Time", TIME_SCHEMA, Time(3_723_456)),
         ("unix", INT64_SCHEMA, MILLIS),
         ("string", STRING_SCHEMA, TEXT),
     ],
@@ -43,14 +51,75 @@ def test_timestamp_converter_converts_between_all_types(
     source_schema: Schema, value: Any, target: str, schema: Schema, expected: Any
 ) -> None:
     convert = make_plugin("TimestampConverter$Value", target__type=target, format=FORMAT)
-    assert apply_to_value(convert, value, source_schema) == (schema, expected)
-    assert apply_to_value(convert, value) == (None, expected)
+    found_schema, found = apply_to_value(convert, value, source_schema)
+    assert found_schema == schema
+    assert is_identical(found, expected)
+    assert is_identical(apply_to_value(convert, value)[1], expected)
+
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+FULL_FORMAT = "G yyyy-MM-dd HH:mm:ss.SSS"
+
+
+@pytest.mark.parametrize(
+    ("millis", "text", "date", "time"),
+    [
+        (253_402_318_799_000, "AD 10000-01-01 04:59:59.000", 2_932_897, 17_999_000),
+        (-62_135_600_008_000, "AD 0001-01-02 23:06:32.000", -719_163, 83_192_000),
+        (-62_167_392_000_001, "BC 0002-12-31 23:59:59.999", -719_531, 86_399_999),
+        (INT64_MIN, "BC 292269055-12-02 16:47:04.192", None, 60_424_192),
+        (INT64_MAX, "AD 292278994-08-17 07:12:55.807", None, 25_975_807),
+    ],
+)
+def test_timestamp_converter_converts_timestamps_outside_the_years_of_python(
+    millis: int, text: str, date: int | None, time: int
+) -> None:
+    def convert(target: str, value: Any, schema: Schema) -> Any:
+        converter = make_plugin("TimestampConverter$Value", target__type=target, format=FULL_FORMAT)
+        converted = apply_to_value(converter, value, schema)[1]
+        assert is_identical(apply_to_value(converter, value)[1], converted)
+        return converted
+
+    timestamp = Timestamp(millis)
+    assert is_identical(convert("string", timestamp, TIMESTAMP_SCHEMA), text)
+    assert is_identical(convert("Timestamp", text, STRING_SCHEMA), timestamp)
+    assert is_identical(convert("unix", timestamp, TIMESTAMP_SCHEMA), millis)
+    assert is_identical(convert("Timestamp", millis, INT64_SCHEMA), timestamp)
+    assert is_identical(convert("Time", timestamp, TIMESTAMP_SCHEMA), Time(time))
+    if date is not None:
+        assert is_identical(convert("Date", timestamp, TIMESTAMP_SCHEMA), Date(date))
+        assert is_identical(convert("Timestamp", Date(date), DATE_SCHEMA), Timestamp(millis // 86_400_000 * 86_400_000))
+        return
+    date_converter = make_plugin("TimestampConverter$Value", target__type="Date")
+    errors = transform_errors(date_converter, source_batch([timestamp], TIMESTAMP_SCHEMA))
+    assert "is out of range for type INT32" in str(errors[0])
+
+
+@pytest.mark.parametrize(
+    ("precision", "number", "millis", "written"),
+    [
+        ("seconds", INT64_MAX, INT64_MAX, INT64_MAX // 1000),
+        ("seconds", INT64_MIN, INT64_MIN, -(2**63 // 1000)),
+        ("microseconds", INT64_MAX, INT64_MAX // 1000, INT64_MAX // 1000 * 1000),
+        ("nanoseconds", INT64_MIN, -(2**63 // 1_000_000), -(2**63 // 1_000_000 * 1_000_000)),
+    ],
+)
+def test_timestamp_converter_limits_unix_times_to_64_bits_as_javas_time_unit_does(
+    precision: str, number: int, millis: int, written: int
+) -> None:
+    to_timestamp = make_plugin("TimestampConverter$Value", target__type="Timestamp", unix__precision=precision)
+    to_unix = make_plugin("TimestampConverter$Value", target__type="unix", unix__precision=precision)
+    assert apply_to_value(to_timestamp, number, INT64_SCHEMA)[1] == millis
+    assert apply_to_value(to_unix, Timestamp(millis), TIMESTAMP_SCHEMA)[1] == written
+    assert apply_to_value(to_unix, Timestamp(INT64_MAX), TIMESTAMP_SCHEMA)[1] == (
+        INT64_MAX // 1000 if precision == "seconds" else INT64_MAX
+    )
 
 
 def test_timestamp_converter_reads_dates_and_times() -> None:
     convert = make_plugin("TimestampConverter$Value", target__type="unix")
-    assert apply_to_value(convert, dt.date(1970, 1, 2), DATE_SCHEMA)[1] == 86_400_000
-    assert apply_to_value(convert, dt.time(0, 0, 1), TIME_SCHEMA)[1] == 1000
+    assert apply_to_value(convert, Date(1), DATE_SCHEMA)[1] == 86_400_000
+    assert apply_to_value(convert, Time(1000), TIME_SCHEMA)[1] == 1000
 
 
 @pytest.mark.parametrize(

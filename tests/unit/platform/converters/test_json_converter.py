@@ -18,6 +18,9 @@ from headrace.data.logical import (
     OPTIONAL_TIMESTAMP_SCHEMA,
     TIME_SCHEMA,
     TIMESTAMP_SCHEMA,
+    Date,
+    Time,
+    Timestamp,
     decimal_schema,
 )
 from headrace.data.schema import (
@@ -38,6 +41,7 @@ from headrace.data.schema import (
     struct,
 )
 from headrace.data.struct import Struct
+from support.connect_data import is_identical
 from support.transforms import make_converter
 
 NOT_AN_ENVELOPE = (
@@ -84,9 +88,13 @@ PAYLOADS: list[tuple[Schema, Any, bytes]] = [
     (map_of(INT32_SCHEMA, INT32_SCHEMA), {1: 12, 2: 15}, b"[[1,12],[2,15]]"),
     (map_of(OPTIONAL_STRING_SCHEMA, INT32_SCHEMA), {None: 1}, b'{"null":1}'),
     (decimal_schema(2), Decimal("1.56"), b'"AJw="'),
-    (DATE_SCHEMA, dt.date(1997, 5, 19), b"10000"),
-    (TIME_SCHEMA, dt.time(4, 0), b"14400000"),
-    (TIMESTAMP_SCHEMA, dt.datetime(2001, 9, 9, 1, 46, 40, tzinfo=dt.UTC), b"1000000000000"),
+    (DATE_SCHEMA, Date(10000), b"10000"),
+    (DATE_SCHEMA, Date(-(2**31)), b"-2147483648"),
+    (DATE_SCHEMA, Date(2**31 - 1), b"2147483647"),
+    (TIME_SCHEMA, Time(14_400_000), b"14400000"),
+    (TIMESTAMP_SCHEMA, Timestamp(1_000_000_000_000), b"1000000000000"),
+    (TIMESTAMP_SCHEMA, Timestamp(-(2**63)), b"-9223372036854775808"),
+    (TIMESTAMP_SCHEMA, Timestamp(2**63 - 1), b"9223372036854775807"),
 ]
 
 
@@ -174,7 +182,9 @@ def test_json_converter_encodes_schemaless_values_as_plain_json_and_decodes_plai
     assert configured.from_connect("t", None, {1: "a"}) == b'[[1,"a"]]'
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, Decimal("1"), dt.date(2020, 1, 1), Struct(LINE, {"line": "x"})])
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, Decimal("1"), dt.date(2020, 1, 1), Date(1), Struct(LINE, {"line": "x"})]
+)
 def test_json_converter_rejects_schemaless_values_of_types_that_require_a_schema(value: Any) -> None:
     with pytest.raises(DataError):
         converter(**PLAIN).from_connect("t", None, value)
@@ -377,9 +387,22 @@ def test_schema_cache_of_the_json_converter_does_not_exceed_its_maximum_size() -
     assert len(configured._decoders) == len(configured._prefixes) == 2
 
 
+@pytest.mark.parametrize("default", [Timestamp(-(2**63)), Timestamp(2**63 - 1), dt.datetime(1970, 1, 1, 0, 0, 1)])
+def test_timestamp_default_is_written_as_an_integer_and_read_as_a_timestamp(default: Any) -> None:
+    schema = struct([("t", OPTIONAL_TIMESTAMP_SCHEMA.replace(default=default))])
+    millis = default if isinstance(default, int) else Timestamp(1000)
+    [data] = converter().from_connect_batch("t", schema, [(None,)])
+    assert f'"default":{millis},"field":"t"}}],"optional":false}},"payload":{{"t":{millis}}}}}'.encode() in (
+        data or b""
+    )
+    [run] = runs(converter(), [data])
+    assert run.schema == schema
+    assert is_identical(run.values[0][0], millis)
+
+
 def test_optional_fields_with_logical_types_round_trip_through_json() -> None:
     schema = struct([("t", OPTIONAL_TIMESTAMP_SCHEMA), ("n", INT64_SCHEMA)])
-    rows = [(None, 1), (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 2)]
+    rows = [(None, 1), (Timestamp(1000), 2)]
     data = converter().from_connect_batch("t", schema, rows)
     assert runs(converter(), data) == [SchemaRun(schema, rows)]
 

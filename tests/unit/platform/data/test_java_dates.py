@@ -8,7 +8,6 @@ import pytest
 
 from headrace.data.errors import DataError
 from headrace.data.java_dates import SimpleDateFormat
-from headrace.data.logical import millis_to_timestamp, timestamp_to_millis
 
 TODAY = dt.date(2026, 11, 21)  # two-digit years depend on the day on which the test vectors were generated
 MOMENTS = (1700000000123, 0, 1609459199007)
@@ -58,22 +57,47 @@ PARSED = [
     ("yyyyMMddHHmmssSSS", "20200105101112123", 1578219072123),
     ("DDD yyyy", "032 2020", 1580515200000),
     ("yyy-M", "5-1", -62009539200000),
+    ("yyyy-MM-dd", "1582-10-04", -12219379200000),
+    ("yyyy-MM-dd", "1582-10-10", -12218860800000),
+    ("yyyy-MM-dd", "1582-10-15", -12219292800000),
+    ("yyyy-MM-dd", "0000-01-01", -62167392000000),
+    ("yyyy-MM-dd", "-2020-01-05", -125913398400000),
+    ("yyyyMMdd", "-20200105", -68535676800000),
+    ("yyyy-MM-dd", "12026-01-05", 317337091200000),
+    ("yyyy", "12345", 327403382400000),
+    ("yyyy-MM-dd", "300000000-01-01", -8979720640928751616),
+    ("yyyy-MM-dd'T'HH:mm:ss.SSSX", "292278994-08-17T07:12:55.808Z", -(2**63)),
+    ("yyyy", "99999999999", 1471883220702496768),
+    ("yyyy G", "5 BC", -62293622400000),
+]
+
+EXTREME = [
+    (-(2**63), "BC 292269055-12-02 16:47:04.192 Sun 336 49 2 1 7 -292269054 55 -54"),
+    (-62399436301991, "BC 0009-08-24 07:14:58.009 Sat 237 34 4 4 6 -8 09 -08"),
+    (-62135596800000, "AD 0001-01-03 00:00:00.000 Mon 3 2 2 1 1 1 01 01"),
+    (-12219292800001, "AD 1582-10-04 23:59:59.999 Thu 277 40 1 1 4 1582 82 82"),
+    (-12219292800000, "AD 1582-10-15 00:00:00.000 Fri 278 40 1 1 5 1582 82 82"),
+    (253402318799000, "AD 10000-01-01 04:59:59.000 Sat 1 1 1 1 6 10000 00 00"),
+    (2**63 - 1, "AD 292278994-08-17 07:12:55.807 Sun 229 34 4 3 7 292278994 94 94"),
 ]
 
 
 @pytest.mark.parametrize(("pattern", "texts"), [(pattern, texts) for pattern, *texts in FORMATTED])
 def test_timestamp_is_formatted_as_in_javas_simple_date_format(pattern: str, texts: list[str]) -> None:
     write = SimpleDateFormat(pattern).format
-    assert [write(millis_to_timestamp(millis)) for millis in MOMENTS] == texts
-
-
-# Java uses the Julian calendar before October 1582, but Python and ISO 8601 do not.
-JULIAN = {"20-01-05xx": 2 * 86_400_000, "5-1": 2 * 86_400_000}
+    assert [write(millis) for millis in MOMENTS] == texts
 
 
 @pytest.mark.parametrize(("pattern", "text", "millis"), PARSED)
 def test_text_is_parsed_as_in_javas_simple_date_format(pattern: str, text: str, millis: int) -> None:
-    assert timestamp_to_millis(SimpleDateFormat(pattern, TODAY).parse(text)) == millis + JULIAN.get(text, 0)
+    assert SimpleDateFormat(pattern, TODAY).parse(text) == millis
+
+
+@pytest.mark.parametrize(("millis", "text"), EXTREME)
+def test_timestamps_of_javas_whole_range_are_formatted_and_parsed_in_javas_calendar(millis: int, text: str) -> None:
+    whole = SimpleDateFormat("G yyyy-MM-dd HH:mm:ss.SSS EEE D w W F u Y yy YY")
+    assert whole.format(millis) == text
+    assert SimpleDateFormat("G yyyy-MM-dd HH:mm:ss.SSS").parse(text) == millis
 
 
 @pytest.mark.parametrize(
@@ -81,8 +105,6 @@ def test_text_is_parsed_as_in_javas_simple_date_format(pattern: str, text: str, 
     [
         ("yyyy/MM/dd", "2020-01-05"),
         ("yyyy-MM-dd", ""),
-        ("yyyy-MM-dd", "-2020-01-05"),
-        ("yyyy", "12345"),
         ("MMM", "Foo"),
         ("HH:mm X", "10:00 PST"),
         ("YYYY-ww", "2020-01"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.data.lines import java_lines
+from headrace.data.logical import Date, Time, Timestamp
 from headrace.data.schema import (
     FLOAT32_SCHEMA,
     FLOAT64_SCHEMA,
@@ -41,9 +42,12 @@ TENTH = 0.10000000149011612
         (Decimal("1E+3"), "1E+3"),
         (Decimal("0.0000001"), "1E-7"),
         (Decimal("123.450"), "123.450"),
-        (dt.datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=dt.UTC), "Tue Nov 14 22:13:20 UTC 2023"),
+        (Timestamp(1_700_000_000_123), "Tue Nov 14 22:13:20 UTC 2023"),
+        (Date(0), "Thu Jan 01 00:00:00 UTC 1970"),
+        (Time(3_723_000), "Thu Jan 01 01:02:03 UTC 1970"),
+        (Timestamp(-(2**63)), "Sun Dec 02 16:47:04 UTC 292269055"),
+        (Date(2**31 - 1), "Fri Jul 11 00:00:00 UTC 5881580"),
         (dt.date(1970, 1, 1), "Thu Jan 01 00:00:00 UTC 1970"),
-        (dt.time(1, 2, 3), "Thu Jan 01 01:02:03 UTC 1970"),
         (b"\x01\xff", "01ff"),
     ],
 )

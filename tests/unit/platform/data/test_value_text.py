@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.data.logical import Date, Time, Timestamp
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
     FLOAT32_SCHEMA,
@@ -74,9 +75,9 @@ def test_header_text_is_parsed_to_a_schema_and_a_value(text: str, schema: Schema
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("2019-08-23", dt.date(2019, 8, 23)),
-        ("14:34:54.346Z", dt.time(14, 34, 54, 346000)),
-        ("2019-08-23T14:34:54.346Z", dt.datetime(2019, 8, 23, 14, 34, 54, 346000, tzinfo=dt.UTC)),
+        ("2019-08-23", Date(18131)),
+        ("14:34:54.346Z", Time(52_494_346)),
+        ("2019-08-23T14:34:54.346Z", Timestamp(1_566_570_894_346)),
     ],
 )
 def test_dates_times_and_timestamps_round_trip_through_header_text(text: str, value: Any) -> None:
@@ -101,9 +102,12 @@ def test_numbers_in_header_text_are_parsed_to_the_smallest_type_that_fits() -> N
         ([b"\x00\xff"], '["AP8="]'),
         (Struct(struct([("a", INT8_SCHEMA)]), {"a": 1}), '{"a":1}'),
         (Decimal("1.50"), "1.50"),
+        (Timestamp(3_600_000), "01:00:00.000Z"),
+        (Timestamp(1_577_836_800_000), "2020-01-01"),
+        (Timestamp(-631_148_400_000), "1950-01-01T01:00:00.000Z"),
+        (Timestamp(253_402_318_799_000), "10000-01-01T04:59:59.000Z"),
+        (Date(2**31 - 1), "5881580-07-11"),
         (dt.datetime(1970, 1, 1, 1, tzinfo=dt.UTC), "01:00:00.000Z"),
-        (dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "2020-01-01"),
-        (dt.datetime(1950, 1, 1, 1, tzinfo=dt.UTC), "1950-01-01T01:00:00.000Z"),
     ],
 )
 def test_header_values_are_converted_to_text(value: Any, text: str) -> None:
