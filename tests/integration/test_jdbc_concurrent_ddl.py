@@ -17,6 +17,7 @@ import pymysql
 import pytest
 
 from headrace.data.batch import SourceBatch
+from headrace.data.logical import Date
 from headrace.data.schema import Field
 from headrace_connectors.jdbc import reader
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect
@@ -231,7 +232,7 @@ def test_column_is_read_as_a_date_if_its_type_changes_from_timestamp_to_date_aft
     server.create(f"CREATE TABLE t (id int PRIMARY KEY, a {kind} NOT NULL); INSERT INTO t VALUES (1, '2026-01-01')")
     with running_task({**server.url, **TABLE}) as task:
         batch = read_during_change(monkeypatch, server, task, "MODIFY a date NOT NULL", "(2, '2026-02-03')")
-    assert list(batch.values) == [(2, dt.date(2026, 2, 3))]
+    assert list(batch.values) == [(2, Date.of(dt.date(2026, 2, 3)))]
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])

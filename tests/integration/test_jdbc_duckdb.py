@@ -16,6 +16,7 @@ import duckdb
 import pytest
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
+from headrace.data.logical import Date, Timestamp
 from headrace.data.schema import Type
 from support.jdbc import Offsets, read_all, rows
 
@@ -46,10 +47,27 @@ def test_duckdb_types_are_converted_to_connect_types(path: Path) -> None:
     ]  # fmt: skip
     assert batch.values == [
         (
-            *(1, 9000000000, Decimal("1.50"), 0.1, "a:b", b"\x00", dt.date(2026, 1, 2)),
-            *(dt.datetime(2026, 1, 2, 3, 4, 5, 678000, dt.UTC), True),
+            *(1, 9000000000, Decimal("1.50"), 0.1, "a:b", b"\x00", Date.of(dt.date(2026, 1, 2))),
+            *(Timestamp.of(dt.datetime(2026, 1, 2, 3, 4, 5, 678000)), True),
         ),
-        (2, *[None] * 6, dt.datetime(2026, 1, 2, 3, 4, 6, tzinfo=dt.UTC), None),
+        (2, *[None] * 6, Timestamp.of(dt.datetime(2026, 1, 2, 3, 4, 6)), None),
+    ]
+
+
+def test_dates_and_timestamps_of_all_years_are_read(tmp_path: Path) -> None:
+    """DuckDB's driver returns text for years that Python does not support."""
+    with duckdb.connect(str(tmp_path / "a.duckdb")) as database:
+        database.execute("CREATE TABLE t (local TIMESTAMP, zoned TIMESTAMPTZ, day DATE)")
+        database.execute(
+            "INSERT INTO t VALUES ('12345-07-01 12:00:00', '12345-07-01 12:00:00+00', '12345-07-01'), "
+            "('0044-03-15 (BC) 12:00:00', '0044-03-15 (BC) 12:00:00+00', '0044-03-15 (BC)'), "
+            "('9999-12-31 23:59:59', '2020-01-01', '0001-01-01')"
+        )
+    props = {"connection.url": f"jdbc:duckdb:{tmp_path / 'a.duckdb'}", "mode": "bulk"}
+    assert rows(read_all({**props, "db.timezone": "America/New_York"})) == [
+        (327419078400000, 327419064000000, 3789572),
+        (-63517763038000, -63517780800000, -735160),
+        (253402318799000, 1577836800000, -719162),
     ]
 
 

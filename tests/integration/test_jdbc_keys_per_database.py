@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from headrace.api.errors import ConfigError
+from headrace.data.logical import Timestamp
 from support import postgres
 from support.jdbc import Offsets, read_all, rows
 
@@ -138,7 +139,7 @@ def test_numeric_precision_mapping_converts_decimals_without_decimal_places_to_i
 @pytest.mark.parametrize(
     ("granularity", "expected"),
     [
-        ("connect_logical", dt.datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=dt.UTC)),
+        ("connect_logical", Timestamp.of(dt.datetime(2026, 1, 2, 3, 4, 5, 123456))),
         ("micros_long", 1767323045123456),
         ("micros_string", "1767323045123456"),
         ("micros_iso_datetime_string", "2026-01-02T03:04:05.123456"),

@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 from headrace.api.errors import ConfigError, ConnectError
+from headrace.data.logical import Date, Time, Timestamp
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.mysql import MysqlDialect
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
@@ -80,11 +81,11 @@ def test_mariadb_types_have_the_same_connect_types_as_in_confluents_jdbc_source(
     assert full == (
         *(1, -5, 200, 1, -300, 60000, 8000000, -70000, 4000000000, 9000000000, 0.1, 0.2, Decimal("12.34"), 1),
         b"\x01\x01",
-        dt.date(2026, 2, 3),
-        dt.time(4, 5, 6, 789000),
-        dt.datetime(2026, 2, 3, 4, 5, 6, 123456, dt.UTC),
-        dt.datetime(2026, 2, 3, 2, 5, 6, 789000, dt.UTC),
-        dt.date(2026, 1, 1),
+        Date.of(dt.date(2026, 2, 3)),
+        Time.of(dt.time(4, 5, 6, 789000)),
+        Timestamp.of(dt.datetime(2026, 2, 3, 4, 5, 6, 123456)),
+        Timestamp.of(dt.datetime(2026, 2, 3, 2, 5, 6, 789000)),
+        Date.of(dt.date(2026, 1, 1)),
         *("abc", "hé", '{"a": 1}', "y", "p,q", b"\x00\xff", b"\x01"),
     )
     assert empty == (2, *[None] * 26)
@@ -98,7 +99,7 @@ def test_columns_of_a_query_have_the_types_of_the_table_columns(database: Any, p
     assert batch.topic == "my-"
     assert batch.value_schema is not None
     assert [field.schema.type for field in batch.value_schema.fields[:2]] == [Type.INT64, Type.BYTES]
-    assert batch.values == [(4000000000, Decimal("1.500"), "a%b", b"\x00", dt.date(2026, 1, 2), "%")]
+    assert batch.values == [(4000000000, Decimal("1.500"), "a%b", b"\x00", Date.of(dt.date(2026, 1, 2)), "%")]
 
 
 def test_float_columns_are_read_with_their_exact_values(database: Any, props: dict[str, str]) -> None:
@@ -180,7 +181,7 @@ def test_timestamp_and_incrementing_mode_continues_after_the_committed_offset(
     found = rows(read_all(settings, offsets))
     assert [row[0] for row in found] == [3, 0]
     hour = 1 if column.startswith("timestamp") else 2  # the session is in +02:00; Berlin is in +01:00
-    assert found[0][1] == dt.datetime(2026, 1, 2, hour, 4, 5, 2000, dt.UTC)
+    assert found[0][1] == Timestamp.of(dt.datetime(2026, 1, 2, hour, 4, 5, 2000))
 
 
 def test_table_and_column_names_with_special_characters_are_quoted(database: Any, props: dict[str, str]) -> None:
@@ -199,7 +200,11 @@ def test_table_and_column_names_with_special_characters_are_quoted(database: Any
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [("null", [(1, None), (2, None)]), ("clamp", [(1, dt.date.min), (2, dt.date.min)]), ("skip", [])],
+    [
+        ("null", [(1, None), (2, None)]),
+        ("clamp", [(1, Date.of(dt.date(1, 1, 1))), (2, Date.of(dt.date(2026, 1, 1)))]),
+        ("skip", []),
+    ],
 )
 def test_zero_dates_are_handled_as_configured(
     database: Any, props: dict[str, str], policy: str, expected: list[Any]
@@ -222,12 +227,44 @@ def test_zero_dates_are_read_as_the_connection_url_specifies(
     address = f"{props['connection.url']}?zeroDateTimeBehavior={behavior}"
     (batch,) = read_all({**props, "connection.url": address, "mode": "incrementing"})
     assert batch.value_schema is not None
-    day = expected and dt.date(expected, 1, 1)
+    day = expected and Date.of(dt.date(expected, 1, 1))
     assert batch.values == [
-        (1, day, expected and dt.datetime(expected, 1, 1, tzinfo=dt.UTC)),
-        (2, dt.date(2026, 2, 3), dt.datetime(2026, 2, 3, tzinfo=dt.UTC)),
+        (1, day, expected and Timestamp.of(dt.datetime(expected, 1, 1))),
+        (2, Date.of(dt.date(2026, 2, 3)), Timestamp.of(dt.datetime(2026, 2, 3))),
     ]
     assert [field.schema.optional for field in batch.value_schema.fields] == [False, *[expected is None] * 2]
+
+
+def test_dates_and_timestamps_of_all_years_are_read(database: Any, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, at datetime(6) NOT NULL, d date)")
+    database.execute(
+        "INSERT INTO t VALUES (1, '9999-12-31 23:59:59', '9999-12-31'), (2, '0001-01-01', '0001-01-01'), "
+        "(3, '0000-05-05 00:00:00', '0000-05-05')"
+    )
+    props = {**props, "mode": "incrementing", "incrementing.column.name": "id", "db.timezone": "Europe/Berlin"}
+    assert [row[1:] for row in rows(read_all(props))] == [
+        (253402297199000, 2932896),
+        (-62135600008000, -719162),
+        (-62156422408000, -719403),
+    ]
+    timestamps = {**props, "mode": "timestamp+incrementing", "timestamp.column.name": "at"}
+    assert [row[0] for row in rows(read_all(timestamps))] == [3, 2]  # the other row is in the future
+    (batch,) = read_all({**props, "db.timezone": "America/New_York", "timestamp.granularity": "micros_long"})
+    assert batch.values[0][1] == 253402318799000000
+
+
+def test_datetimes_with_zero_days_are_clamped_to_the_nearest_local_time(database: Any, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, at datetime, clock time)")
+    database.execute(
+        "INSERT INTO t VALUES (1, '0000-00-00', '-00:00:01'), (2, '2026-02-00', '24:00:00'), "
+        "(3, '2026-00-31', '838:59:59')"
+    )
+    props = {**props, "mode": "incrementing", "incrementing.column.name": "id", "db.timezone": "Europe/Berlin"}
+    assert rows(read_all({**props, "unmappable.values": "clamp"})) == [
+        (1, -62135600008000, 0),
+        (2, 1769900400000, 86_399_999),
+        (3, 1769814000000, 86_399_999),
+    ]
 
 
 def test_zero_date_cannot_be_part_of_a_source_offset(database: Any, props: dict[str, str]) -> None:

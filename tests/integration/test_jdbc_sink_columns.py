@@ -323,7 +323,7 @@ def test_default_of_a_debezium_time_becomes_the_default_of_the_created_column(se
 @pytest.mark.parametrize(
     ("kind", "value", "text"),
     [
-        ("Date", 5_000_000, "field Date: 5000000 is not a valid io.debezium.time.Date"),
+        ("Time", 86_400_000, "field Time: 86400000 is not a valid io.debezium.time.Time: the time is not between"),
         ("MicroTime", -1, "field MicroTime: -1 is not a valid io.debezium.time.MicroTime: the time is not between"),
         ("ZonedTimestamp", "soon", "field ZonedTimestamp: 'soon' is not a valid .* not an ISO 8601 timestamp"),
     ],

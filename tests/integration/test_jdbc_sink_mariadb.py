@@ -13,7 +13,7 @@ import pymysql
 import pytest
 
 from headrace.api.errors import ConnectError, DataError
-from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, Date, Timestamp, decimal_schema
 from headrace.data.records import SinkRecord
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
@@ -96,6 +96,30 @@ def test_every_connect_type_is_stored_without_loss(url: str, database: Any) -> N
     stored = {**row, "b": 1, "t": dt.timedelta(hours=23, minutes=59, seconds=59, milliseconds=999),
               "ts": dt.datetime(2026, 7, 1, 12, 0, 0, 5000)}  # fmt: skip
     assert query(database, "SELECT * FROM items") == [tuple(stored.values())] * 2
+
+
+def test_dates_and_timestamps_of_the_years_0_to_9999_are_stored_and_others_are_rejected(
+    url: str, database: Any
+) -> None:
+    """In years before 1893, Berlin has its local mean time."""
+    schema = struct([("at", TIMESTAMP_SCHEMA), ("day", DATE_SCHEMA)])
+    values = {
+        (253402297199000, 2932896): ("9999-12-31 23:59:59.000", "9999-12-31"),
+        (-62135600008000, -719162): ("0001-01-01 00:00:00.000", "0001-01-01"),
+        (-62156422408000, -719403): ("0000-05-05 00:00:00.000", "0000-05-05"),
+        (253402297200000, 0): "field at: Timestamp(253402297200000) is not a valid ",
+        (-(2**63), 0): "-292275055-05-16 17:40:32.192000 is not between the years 0 and 9999",
+        (0, 2932897): "field day: Date(2932897) is not a valid ",
+    }
+    records = [
+        record(number, {"at": Timestamp(ms), "day": Date(days)}, schema) for number, (ms, days) in enumerate(values)
+    ]
+    run = put(url, records, errors__tolerance="all", db__timezone="Europe/Berlin")
+    stored = query(database, "SELECT CAST(at AS char), CAST(day AS char) FROM items ORDER BY at DESC")
+    assert stored == list(values.values())[:3]
+    assert [found.offset for found, _ in run.reported] == [3, 4, 5]
+    for (_, error), text in zip(run.reported, list(values.values())[3:], strict=True):
+        assert text in str(error)
 
 
 def test_upsert_with_string_keys_creates_a_primary_key_column_of_limited_length(url: str, database: Any) -> None:

@@ -12,7 +12,15 @@ import psycopg
 import pytest
 
 from headrace.api.errors import ConnectError, DataError
-from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.logical import (
+    DATE_SCHEMA,
+    OPTIONAL_TIMESTAMP_SCHEMA,
+    TIME_SCHEMA,
+    TIMESTAMP_SCHEMA,
+    Date,
+    Timestamp,
+    decimal_schema,
+)
 from headrace.data.schema import (
     BOOLEAN_SCHEMA,
     BYTES_SCHEMA,
@@ -355,15 +363,47 @@ def test_rows_that_a_trigger_rejects_are_reported(url: str, database: Database) 
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-def test_record_is_rejected_if_its_timestamp_is_out_of_range_after_conversion_to_the_time_zone(
-    url: str, database: Database, count: int
+def test_dates_and_timestamps_of_all_years_are_stored(url: str, database: Database, count: int) -> None:
+    """In years before 1883, New York has its local mean time."""
+    schema = struct(
+        [
+            ("at", TIMESTAMP_SCHEMA),
+            ("day", DATE_SCHEMA),
+            ("many", array(OPTIONAL_TIMESTAMP_SCHEMA)),
+            ("zoned", TIMESTAMP_SCHEMA),
+        ]
+    )
+    expected = {
+        (253402318799000, 2932896): ("9999-12-31 23:59:59", "9999-12-31", "10000-01-01 04:59:59+00"),
+        (9224317947600000, 2145042905): ("294276-12-31 00:00:00", "5874897-12-31", "294276-12-31 05:00:00+00"),
+        (-62135579038000, -719162): ("0001-01-01 00:00:00", "0001-01-01", "0001-01-01 04:56:02+00"),
+        (-63517763038000, -735160): ("0044-03-15 12:00:00 BC", "0044-03-15 BC", "0044-03-15 16:56:02+00 BC"),
+    }
+    rows = [
+        {"at": Timestamp(ms), "day": Date(days), "many": [Timestamp(ms), None], "zoned": Timestamp(ms)}
+        for ms, days in expected
+    ]
+    database.execute("CREATE TABLE items (at timestamp, day date, many timestamp[], zoned timestamptz)")
+    records = [record(number, rows[number % len(rows)], schema) for number in range(max(count, len(rows)))]
+    put(url, records, db__timezone="America/New_York")
+    found = query(
+        database, "SELECT DISTINCT at::text, day::text, (many[1])::text, many[2]::text, zoned::text FROM items"
+    )
+    assert set(found) == {(at, day, at, None, zoned) for at, day, zoned in expected.values()}
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+@pytest.mark.parametrize("milliseconds", [2**63 - 1, -(2**63)])
+def test_record_is_rejected_if_postgresql_cannot_store_its_timestamp(
+    url: str, database: Database, count: int, milliseconds: int
 ) -> None:
     schema = struct([("id", INT32_SCHEMA), ("at", TIMESTAMP_SCHEMA)])
-    records = [record(n, {"id": n, "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, schema) for n in range(count)]
-    records[1] = record(1, {"id": 1, "at": dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)}, schema)
+    records = [record(n, {"id": n, "at": Timestamp(0)}, schema) for n in range(count)]
+    records[1] = record(1, {"id": 1, "at": Timestamp(milliseconds)}, schema)
     run = put(url, records, errors__tolerance="all", db__timezone="Europe/Berlin")
     assert [found.offset for found, _ in run.reported] == [1]
-    assert "field at: a timestamp in the time zone Europe/Berlin is out of range" in str(run.reported[0][1])
+    assert "(column at: type timestamp without time zone" in str(run.reported[0][1])
+    assert "timestamp out of range" in str(run.reported[0][1])
     assert query(database, "SELECT count(*) FROM items") == [(count - 1,)]
 
 

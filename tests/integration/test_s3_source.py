@@ -17,7 +17,7 @@ import pytest
 
 from headrace.api.errors import ConnectError
 from headrace.data.headers import Headers
-from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, Date, Time, Timestamp, decimal_schema
 from headrace.data.records import SinkRecord, SourceRecord
 from headrace.data.schema import BYTES_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, array, struct
 from headrace.data.struct import Struct
@@ -157,17 +157,19 @@ def test_null_record_keys_are_restored_from_objects(bucket: s3.S3Server) -> None
 def test_records_are_restored_from_parquet_with_their_schema(bucket: s3.S3Server) -> None:
     amount = decimal_schema(2)
     schema = struct([("row", ROW), ("tags", array(STRING_SCHEMA)), ("amount", amount), ("at", TIMESTAMP_SCHEMA),
-                     ("level", INT32_SCHEMA.replace(default=7))], name="shop.Order", version=2)  # fmt: skip
-    import datetime as dt
-
-    at = dt.datetime(2024, 2, 29, 12, 30, tzinfo=dt.UTC)
-    value = Struct(schema, {"row": Struct(ROW, {"id": 1, "name": None}), "tags": ["a", "b"],
-                            "amount": decimal.Decimal("12.30"), "at": at, "level": 1})  # fmt: skip
-    back_up(bucket, [sink_record(offset, value=value, value_schema=schema) for offset in range(3)],
+                     ("day", DATE_SCHEMA), ("times", array(TIME_SCHEMA)), ("level", INT32_SCHEMA.replace(default=7))],
+                    name="shop.Order", version=2)  # fmt: skip
+    values = [
+        Struct(schema, {"row": Struct(ROW, {"id": 1, "name": None}), "tags": ["a", "b"],
+                        "amount": decimal.Decimal("12.30"), "at": Timestamp(at), "day": Date(day),
+                        "times": [Time(0), Time(86_399_999)], "level": 1})
+        for at, day in ((1_709_209_800_000, 19_782), (2**63 - 1, 2**31 - 1), (-(2**63), -(2**31)))
+    ]  # fmt: skip
+    back_up(bucket, [sink_record(offset, value=value, value_schema=schema) for offset, value in enumerate(values)],
             format__class="ParquetFormat")  # fmt: skip
     records = restore(bucket, format__class="io.confluent.connect.s3.format.parquet.ParquetFormat")
     assert [record.value_schema for record in records] == [schema] * 3
-    assert [record.value for record in records] == [value] * 3
+    assert [record.value for record in records] == values
 
 
 def test_byte_array_records_are_restored_from_objects(bucket: s3.S3Server) -> None:

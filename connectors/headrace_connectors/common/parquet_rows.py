@@ -6,7 +6,6 @@ schema is derived from the types of the columns.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -18,7 +17,18 @@ import pyarrow.parquet as pq
 
 from headrace.api.errors import DataError
 from headrace.data.json_schema import schema_from_json
-from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.logical import (
+    DATE_NAME,
+    DATE_SCHEMA,
+    MILLIS_PER_DAY,
+    PYTHON_TYPES,
+    TIME_NAME,
+    TIME_SCHEMA,
+    TIMESTAMP_NAME,
+    TIMESTAMP_SCHEMA,
+    checked_count,
+    decimal_schema,
+)
 from headrace.data.schema import Schema, Type, array, map_of, struct
 
 SCHEMA_METADATA = b"headrace.connect.schema"
@@ -40,6 +50,7 @@ _TYPES = {
     pa.large_binary(): Type.BYTES,
 }
 _GROUP_ROWS = 5_000
+_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class ParquetRows:
@@ -102,9 +113,9 @@ class ParquetRows:
             columns = []
             for column, field, convert in zip(batch.columns, self._arrow, converters, strict=True):
                 try:
-                    values = _micros(column.cast(field.type)).to_pylist()
+                    values = column.cast(field.type).cast(_with_integers(field.type)).to_pylist()
                     columns.append(values if convert is None else [convert(value) for value in values])
-                except (ValueError, OverflowError) as error:
+                except (ValueError, OverflowError, DataError) as error:
                     raise DataError(f"column {field.name} ({field.type}): {error}") from error
             return zip(*columns, strict=True)
 
@@ -135,13 +146,20 @@ class ParquetRows:
                 yield batch.slice(skipped)
 
 
-def _micros(column: pa.Array) -> pa.Array:
-    """Round timestamps and times in nanoseconds down to microseconds, because Python's types have no nanoseconds."""
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    if pa.types.is_time(column.type) and column.type.unit == "ns":
-        return column.cast(pa.time64("us"), safe=False)
-    return column
+def _with_integers(type_: pa.DataType) -> pa.DataType:
+    """Return the type with integers instead of dates, times and timestamps, which may exceed Python's `datetime`."""
+    if pa.types.is_temporal(type_):
+        return pa.int32() if type_.bit_width == 32 else pa.int64()
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_with_integers(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(_with_integers(type_.key_type), type_.item_field.with_type(_with_integers(type_.item_type)))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        element = type_.value_field.with_type(_with_integers(type_.value_type))
+        if pa.types.is_fixed_size_list(type_):
+            return pa.list_(element, type_.list_size)
+        return pa.large_list(element) if pa.types.is_large_list(type_) else pa.list_(element)
+    return type_
 
 
 def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
@@ -215,7 +233,11 @@ def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
             return None
         return lambda value: None if value is None else [element(each) for each in value]
     if pa.types.is_timestamp(type_):
-        return _to_utc
+        return _temporal(TIMESTAMP_NAME, _PER_SECOND[type_.unit], 1000)
+    if pa.types.is_time(type_):
+        return _temporal(TIME_NAME, _PER_SECOND[type_.unit], 1000)
+    if pa.types.is_date(type_):
+        return _temporal(DATE_NAME, 1 if type_ == pa.date32() else MILLIS_PER_DAY, 1)
     if type_ == pa.uint64():
         return lambda value: None if value is None else Decimal(value)
     return None
@@ -225,7 +247,12 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _to_utc(value: dt.datetime | None) -> dt.datetime | None:
-    if value is None:
-        return None
-    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+def _temporal(name: str, unit: int, target: int) -> Callable[[Any], Any]:
+    """Return a function that converts a number to a value of the logical type `name`, rounded down.
+
+    The unit of the number is 1/`unit`, and the unit of the value is 1/`target`.
+    """
+    if unit == target and name != TIME_NAME:
+        type_ = PYTHON_TYPES[name]
+        return lambda value: None if value is None else type_(value)
+    return lambda value: None if value is None else checked_count(name, value * target // unit)

@@ -8,7 +8,6 @@ misreads these days as milliseconds.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,14 +19,13 @@ from headrace.data.batch import SinkBatch
 from headrace.data.json_encoding import encode_list, encode_tree
 from headrace.data.json_texts import JsonTexts
 from headrace.data.json_values import EncodingOptions, to_json
-from headrace.data.logical import DATE_NAME, MILLIS_PER_DAY
+from headrace.data.logical import DATE_NAME, MILLIS_PER_DAY, TEMPORAL_TYPES, Date
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct
 from headrace_connectors.common.null_replacement import replaces_null_with_default
 from headrace_connectors.elasticsearch.rejected_fields import type_name
 from headrace_connectors.elasticsearch.sink_config import ElasticsearchSinkConfig
 
-_EPOCH = dt.date(1970, 1, 1).toordinal()
 _encode = msgspec.json.encode
 _KEY_TYPES = (Type.STRING, Type.INT8, Type.INT16, Type.INT32, Type.INT64)
 _TIMESTAMP = "@timestamp"
@@ -140,8 +138,8 @@ def _tree(schema: Schema, value: Any, compact_maps: bool, options: EncodingOptio
         value = schema.default
     if value is None:
         return to_json(schema, None, options)
-    if schema.name == DATE_NAME and isinstance(value, dt.date):
-        return (value.toordinal() - _EPOCH) * MILLIS_PER_DAY
+    if schema.name == DATE_NAME and isinstance(value, Date):
+        return value * MILLIS_PER_DAY
     if schema.type is Type.STRUCT:
         row = value.row if isinstance(value, Struct) else value
         return {
@@ -219,7 +217,7 @@ def _document_ids(
     keys = batch.keys if batch.keys is not None else [None] * len(batch)
     ids: list[str | None] = []
     for at, key in enumerate(keys):
-        is_id = isinstance(key, (str, int)) and not isinstance(key, bool)
+        is_id = isinstance(key, (str, int)) and not isinstance(key, (bool, *TEMPORAL_TYPES))
         if batch.key_schema is not None and batch.key_schema.type not in _KEY_TYPES:
             is_id = False
         text = str(key) if is_id else ""

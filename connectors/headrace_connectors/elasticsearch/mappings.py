@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from headrace.data.json_values import EncodingOptions, to_json
-from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
+from headrace.data.logical import DATE_NAME, DECIMAL_NAME, MILLIS_PER_DAY, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import Schema, Type
 
 _TYPES = {
@@ -64,6 +64,6 @@ def _with_default(mapping: dict[str, Any], schema: Schema, replaces_null: bool) 
     if schema.name == DECIMAL_NAME:
         return mapping | {"null_value": float(default)}
     if schema.name == DATE_NAME:
-        return mapping | {"null_value": default.isoformat()}
+        return mapping | {"null_value": default * MILLIS_PER_DAY}
     value = to_json(schema.replace(default=None), default, _OPTIONS)
     return mapping | {"null_value": base64.b64encode(value).decode() if isinstance(value, bytes) else value}

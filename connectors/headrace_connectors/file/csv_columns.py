@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, Date, Time, Timestamp, decimal_schema
 from headrace.data.schema import Schema, Type
+from headrace_connectors.common.instants import parse_date, parse_timestamp
 
 _DECLARATION = re.compile(
     r"(?P<name>.+?)(:\s*(?P<type>[a-z0-9]+)(\((?P<scale>-?\d+)\))?(?P<required>\s+not\s+null)?)?", re.I
@@ -139,25 +140,30 @@ def _iso(parse: Callable[[str], Any], name: str, example: str) -> Convert:
             return parse(text.strip())
         except ValueError:
             raise ValueError(f"the field {text!r:.100} is not a {name} like {example}") from None
-        except OverflowError:
-            raise ValueError(f"the field {text!r:.100} is not between the years 1 and 9999 in UTC") from None
 
     return convert
 
 
-def _to_timestamp(text: str) -> dt.datetime:
-    value = dt.datetime.fromisoformat(text)
-    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+def _to_timestamp(text: str) -> Timestamp:
+    time, offset = parse_timestamp(text)
+    return Timestamp((time - (offset or 0)) // 1000)
 
 
-def _to_time(text: str) -> dt.time:
+def _to_time(text: str) -> Time:
     value = dt.time.fromisoformat(text)
     if value.tzinfo is not None:
         raise ValueError(text)
-    return value
+    return Time.of(value)
 
 
-_to_date = _iso(dt.date.fromisoformat, "date", "2026-11-24")
+def _parse_date(text: str) -> Date:
+    try:
+        return Date.of(dt.date.fromisoformat(text))
+    except ValueError:  # a year outside of the years 1 to 9999
+        return Date(parse_date(text))
+
+
+_to_date = _iso(_parse_date, "date", "2026-11-24")
 _to_iso_time = _iso(_to_time, "time", "13:45:00")
 _to_iso_timestamp = _iso(_to_timestamp, "timestamp", "2026-11-24T13:45:00Z")
 

@@ -12,7 +12,7 @@ from typing import Any
 from headrace.api.errors import ConnectError
 from headrace.data.schema import INT_RANGES, Type
 from headrace_connectors.jdbc.initial_load import OFFSET_FIELD, InitialLoad
-from headrace_connectors.jdbc.offsets import QUERY_PARTITION, TimestampIncrementingOffset
+from headrace_connectors.jdbc.offsets import QUERY_PARTITION
 from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 
 _INTEGER_FIELDS = ("incrementing", "timestamp", "timestamp_nanos")
@@ -63,10 +63,8 @@ def _problem_of(offset: Mapping[str, Any]) -> str:
         return "timestamp_nanos is the fraction of the second of timestamp, so timestamp must be set too"
     if nanos is not None and not 0 <= nanos < _NANOS_PER_SECOND:
         return f"timestamp_nanos must be from 0 to 999999999, but is {nanos}"
-    try:
-        TimestampIncrementingOffset.from_map(offset)
-    except OverflowError:
-        return f"timestamp must be in the years 1 to 9999, but is {offset['timestamp']}"
+    if not _is_int64(offset.get("timestamp", 0)):
+        return f"timestamp must be from -2^63 to 2^63-1, but is {offset['timestamp']}"
     if OFFSET_FIELD in offset and not _is_initial_load(offset[OFFSET_FIELD]):
         return (
             f"{OFFSET_FIELD} must be the text FIRST:LAST:CHUNKS:STARTED_MS:CREATED_MS of an earlier offset, but is "
@@ -100,8 +98,8 @@ def _is_initial_load(text: object) -> bool:
         return False
     try:
         load = InitialLoad.from_offset({OFFSET_FIELD: text})
-        if load is None or not _is_int64(load.first) or not _is_int64(load.last):
+        if load is None or not all(map(_is_int64, (load.first, load.last, load.started_ms))):
             return False
-        return load.chunks >= 1 and load.started is not None
+        return load.chunks >= 1
     except (TypeError, ValueError, OverflowError):
         return False

@@ -7,7 +7,6 @@ validation runs only when a connector is created or updated. A connector that is
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
@@ -25,7 +24,6 @@ from headrace_connectors.jdbc.types import JdbcColumn
 logger = logging.getLogger(__name__)
 
 TIME_LIMIT_S = 10.0
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def database_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[], float]) -> Iterator[ConfigError]:
@@ -144,8 +142,8 @@ def _check_select(
     statement = select(
         dialect.select_sql(columns, table),
         dialect.offset_expressions(found.incrementing, found.timestamps, table),
-        TimestampIncrementingOffset(_EPOCH, 0),
-        _EPOCH,
+        TimestampIncrementingOffset(0, 0),
+        0,
         marker=dialect.parameter_marker,
         suffix=dialect.escape_parameter_markers(config.query_suffix),
         selects_rows=False,

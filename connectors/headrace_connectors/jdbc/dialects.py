@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -24,13 +25,16 @@ from sqlalchemy.pool import NullPool
 
 from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.schema import STRING_SCHEMA
-from headrace_connectors.common.time_zones import time_zone, to_utc
+from headrace_connectors.common.instants import iso_text, to_naive
+from headrace_connectors.common.time_zones import time_zone, to_instant, to_wall_clock
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import is_plain, qualified_name, split_name
 from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import OffsetExpressions, Statement, TimestampExpression, coalesce
 from headrace_connectors.jdbc.tables import Table, names_of_types
-from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema, chain, from_instant
+from headrace_connectors.jdbc.temporal_columns import date_columns, time_columns, timestamp_columns
+from headrace_connectors.jdbc.temporal_values import read_timestamp, timestamp_converter
+from headrace_connectors.jdbc.types import ColumnConverter, JdbcColumn, TypeOptions, base_schema
 from headrace_connectors.jdbc.url import JdbcUrl
 
 logger = logging.getLogger(__name__)
@@ -42,14 +46,12 @@ Connection = Any  # the driver's DBAPI connection
 class ResultSet:
     """The result of a query, with a cursor that streams rows.
 
-    `typed` is true if every value has its column's type. `has_unmappable` is true if some values may
-    be `Unmappable` objects. `matches_schema` is true if the converted rows are known to match the columns' schemas,
-    including the ranges of integers and the columns that are not nullable.
+    `typed` is true if every value has its column's type. `matches_schema` is true if the converted rows are known to
+    match the columns' schemas, including the ranges of integers and the columns that are not nullable.
     """
 
     cursor: Any
     typed: bool
-    has_unmappable: bool = False
     matches_schema: bool = False
 
 
@@ -398,12 +400,15 @@ class Dialect(ABC):
         nullable = bool(described.get("nullable", True)) and described["name"] not in primary_key
         is_timestamp = isinstance(described["type"], sqlalchemy.DateTime)
         convert = self._convert(described["type"])
+        convert_column = self._column_converter(described["type"])
         if is_timestamp:
-            convert = chain(self.to_instant, from_instant(self.options.timestamp_granularity, self.zone))
+            read = partial(self.to_instant, is_zoned=bool(described["type"].timezone))
+            convert = timestamp_converter(read, self.options.timestamp_granularity, self.zone)
         return JdbcColumn(
             described["name"],
             schema.replace(optional=nullable),
             convert,
+            convert_column=convert_column,
             is_timestamp=is_timestamp,
             is_zoned=is_timestamp and bool(described["type"].timezone),
             is_autoincrement=self._is_autoincrement(described, primary_key),
@@ -431,12 +436,31 @@ class Dialect(ABC):
     def _convert(self, type_: Any) -> Any:
         return None
 
-    def to_instant(self, value: Any) -> dt.datetime:
-        """Convert a timestamp value from the driver to an aware datetime in UTC."""
-        if value.tzinfo is None:
-            return to_utc(value, self.zone)
-        instant: dt.datetime = value.astimezone(dt.UTC)
-        return instant
+    def _column_converter(self, type_: Any) -> ColumnConverter | None:
+        """Return the function `JdbcColumn.convert_column` for a type."""
+        if isinstance(type_, sqlalchemy.DateTime):
+            return timestamp_columns(self.options.timestamp_granularity, self.zone)
+        if isinstance(type_, sqlalchemy.Date):
+            return date_columns()
+        return time_columns() if isinstance(type_, sqlalchemy.Time) and not type_.timezone else None
+
+    def read_timestamp(self, value: Any, is_zoned: bool) -> tuple[int, bool]:
+        """Return (time, whether it is an instant) for a timestamp of the driver.
+
+        A time that is not an instant is a wall-clock time in the time zone of db.timezone. `is_zoned` is true if the
+        column has a time zone. Raises UnmappableError with the nearest instant, or ValueError for an invalid value.
+        """
+        return read_timestamp(value)
+
+    def to_instant(self, value: Any, is_zoned: bool = False) -> int:
+        """Convert a timestamp of the driver to an instant (see `read_timestamp`)."""
+        time, is_instant = self.read_timestamp(value, is_zoned)
+        return time if is_instant else to_instant(time, self.zone)
+
+    def to_wall_clock(self, value: Any) -> int:
+        """Convert a timestamp of the driver to a wall-clock time in the time zone of db.timezone."""
+        time, is_instant = self.read_timestamp(value, False)
+        return to_wall_clock(time, self.zone) if is_instant else time
 
     def can_hold_timestamps(self, column: JdbcColumn) -> bool:
         """Whether the column can be configured as a timestamp column."""
@@ -456,8 +480,8 @@ class Dialect(ABC):
             for column in columns
         ]
         if is_zoned:
-            return TimestampExpression(coalesce(terms), self._bind_zoned)
-        return TimestampExpression(coalesce(terms), self._bind_local, self.zone)
+            return TimestampExpression(coalesce(terms), self._bind_instant)
+        return TimestampExpression(coalesce(terms), self._bind_wall_clock, self.zone)
 
     def _with_time_zone(self, timestamp: str) -> str:
         """Return an SQL expression that converts `timestamp` to a timestamp with time zone.
@@ -470,13 +494,23 @@ class Dialect(ABC):
         offset_s = (self.zone.utcoffset(None) or dt.timedelta()) // dt.timedelta(seconds=1)
         return f"({timestamp} AT TIME ZONE INTERVAL '{offset_s}' SECOND)"
 
-    def _bind_zoned(self, instant: dt.datetime) -> dt.datetime:
-        """Return `instant` as the query parameter to compare with timestamps that have a time zone."""
-        return instant
+    def _bind_instant(self, instant: int) -> Any:
+        """Return the query parameter to compare with timestamps that have a time zone."""
+        return _naive(instant).replace(tzinfo=dt.UTC)
 
-    def _bind_local(self, instant: dt.datetime) -> dt.datetime:
-        """Return the query parameter to compare with timestamps that have no time zone: the time in db.timezone."""
-        return instant.astimezone(self.zone).replace(tzinfo=None)
+    def _bind_wall_clock(self, wall_clock: int) -> Any:
+        """Return the query parameter to compare with timestamps that have no time zone."""
+        return _naive(wall_clock)
+
+
+def _naive(time: int) -> dt.datetime:
+    try:
+        return to_naive(time)
+    except OverflowError:
+        raise ConnectError(
+            f"the driver cannot compare timestamps with {iso_text(time, ' ')}; set the source offset to a timestamp in "
+            "the years 1 to 9999"
+        ) from None
 
 
 def _declared(type_: Any) -> str:

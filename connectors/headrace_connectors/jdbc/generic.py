@@ -25,14 +25,16 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.reflection import Inspector
 
 from headrace.api.errors import ConfigError
-from headrace.data.logical import scale_of
+from headrace.data.logical import Date, Time, scale_of
 from headrace.data.schema import Type
+from headrace_connectors.common.instants import to_naive
 from headrace_connectors.jdbc.connections import credentials
 from headrace_connectors.jdbc.dialects import Connection, Description, Dialect, ResultSet, engine_for
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name, split_name
 from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
+from headrace_connectors.jdbc.temporal_values import to_date
 from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer_of
 from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
@@ -93,7 +95,7 @@ class GenericDialect(Dialect):
     def now(self, connection: Connection) -> dt.datetime:
         found = connection.execute(sqlalchemy.select(sqlalchemy.func.current_timestamp())).scalar()
         connection.rollback()
-        return self.to_instant(found)
+        return to_naive(self.to_instant(found)).replace(tzinfo=dt.UTC)
 
     def first_row(self, connection: Connection, sql: str) -> tuple[Any, ...]:
         row = connection.execute(sqlalchemy.text(sql)).fetchone()
@@ -215,10 +217,10 @@ class GenericDialect(Dialect):
     def _text_form(self) -> Any:
         return to_text
 
-    def to_instant(self, value: Any) -> dt.datetime:
-        if not isinstance(value, dt.datetime):
+    def read_timestamp(self, value: Any, is_zoned: bool) -> tuple[int, bool]:
+        if not isinstance(value, (dt.datetime, str)):  # the driver returns text for years that Python does not support
             raise ValueError(f"{value} is out of range")
-        return super().to_instant(value)
+        return super().read_timestamp(value, is_zoned)
 
 
 def to_text(value: Any) -> str:
@@ -230,21 +232,19 @@ def to_text(value: Any) -> str:
     return str(value)
 
 
-def _to_date(value: Any) -> dt.date:
-    if isinstance(value, dt.datetime):  # Oracle's DATE has a time
-        return value.date()
-    if not isinstance(value, dt.date):  # the driver returns text for dates that Python does not support
+def _to_date(value: Any) -> Date:
+    if not isinstance(value, (dt.date, str)):  # Oracle's DATE is a datetime; text is a date without Python equivalent
         raise ValueError(f"{value} is out of range")
-    return value
+    return to_date(value)
 
 
-def _to_time(value: Any) -> dt.time:
+def _to_time(value: Any) -> Time:
     if not isinstance(value, dt.time):
         raise ValueError(f"{value} is out of range")
     if value.tzinfo is None:
-        return value
+        return Time.of(value)
     day = dt.datetime.combine(dt.date(2000, 1, 2), value)  # any day: only the time of day is kept
-    return day.astimezone(dt.UTC).time()
+    return Time.of(day.astimezone(dt.UTC).time())
 
 
 class _Rows:

@@ -12,7 +12,6 @@ time, the old version is in the topic, and the source writes the new version aft
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from headrace.api.task import OffsetReader
 from headrace_connectors.jdbc.names import unquoted
 
 OFFSET_FIELD = "initial_load"
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class KeyRange(NamedTuple):
@@ -69,12 +67,12 @@ class InitialLoad(NamedTuple):
     created_ms: int = 0
 
     @property
-    def started(self) -> dt.datetime:
-        """The start time.
+    def started(self) -> int:
+        """The start time, an instant.
 
         With mode=timestamp+incrementing, later reads of the table return rows changed after this time.
         """
-        return _EPOCH + dt.timedelta(milliseconds=self.started_ms)
+        return self.started_ms * 1000
 
     def ranges(self, table: str) -> list[KeyRange]:
         """Return ranges of nearly equal length that cover all ids from `first` to `last`."""

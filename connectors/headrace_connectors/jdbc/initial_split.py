@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 
+from headrace_connectors.common.instants import microseconds
 from headrace_connectors.jdbc.dialects import Dialect
 from headrace_connectors.jdbc.horizon import Horizon
 from headrace_connectors.jdbc.initial_load import InitialLoad
 from headrace_connectors.jdbc.offset_columns import find_offset_columns
 from headrace_connectors.jdbc.source_config import JdbcSourceConfig
-from headrace_connectors.jdbc.types import microseconds
 
 
 def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect, created_ms: int) -> InitialLoad | None:

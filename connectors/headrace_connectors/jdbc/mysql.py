@@ -27,9 +27,10 @@ from sqlalchemy.engine import Engine
 
 from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.java import float_text
-from headrace.data.logical import DATE_SCHEMA, scale_of
+from headrace.data.logical import DATE_SCHEMA, Date, scale_of
 from headrace.data.schema import INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, INT_RANGES, Schema, Type
-from headrace_connectors.common.time_zones import offsets_by_wall_clock
+from headrace_connectors.common.instants import DAY_US, days, iso_text
+from headrace_connectors.common.time_zones import offsets_by_wall_clock, to_instant
 from headrace_connectors.jdbc.dialects import (
     ColumnsChangedError,
     Connection,
@@ -39,14 +40,14 @@ from headrace_connectors.jdbc.dialects import (
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, mysql_engine, properties_of
-from headrace_connectors.jdbc.mysql_dates import decoders
+from headrace_connectors.jdbc.mysql_dates import decoders, to_date, to_time, to_time_of_timestamp
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
+from headrace_connectors.jdbc.temporal_values import UnmappableError
 from headrace_connectors.jdbc.types import (
     JdbcColumn,
     base_schema,
-    reject_unmappable,
     to_decimal,
     to_integer,
 )
@@ -87,6 +88,8 @@ _ADVICE = {
 _WAIT_FOR_READER = "SET SESSION net_write_timeout = GREATEST(@@net_write_timeout, 3600)"
 _TABLE_TYPES = {"BASE TABLE": "TABLE", "SYSTEM VERSIONED": "TABLE", "VIEW": "VIEW"}
 _BINARY_CHARSET = 63
+_FIRST_DATETIME, _LAST_DATETIME = days(0, 1, 1) * DAY_US, days(10_000, 1, 1) * DAY_US - 1
+"""The first and the last value of a DATETIME column, as wall-clock times."""
 _FRACTION_DIGITS_MAX = 6
 _INTEGERS: Mapping[str, tuple[Schema, Schema]] = {
     "tinyint": (INT8_SCHEMA, INT16_SCHEMA),
@@ -409,7 +412,7 @@ class MysqlDialect(Dialect):
 
     def _convert(self, type_: sql.TypeEngine[Any]) -> Any:
         if isinstance(type_, (sql.Date, sql.Time)):
-            return reject_unmappable
+            return to_date if isinstance(type_, sql.Date) else to_time
         schema = base_schema(type_, self.options)
         if schema is None or not isinstance(type_, sql.DECIMAL):
             return None
@@ -420,8 +423,13 @@ class MysqlDialect(Dialect):
     def _text_form(self) -> Any:
         return lambda value: "0x" + value.hex() if isinstance(value, bytes) else str(value)
 
-    def to_instant(self, value: Any) -> dt.datetime:
-        return super().to_instant(reject_unmappable(value))
+    def read_timestamp(self, value: Any, is_zoned: bool) -> tuple[int, bool]:
+        try:
+            time, is_instant = to_time_of_timestamp(value)
+        except UnmappableError as error:
+            nearest = error.nearest if is_zoned else to_instant(error.nearest, self.zone)
+            raise UnmappableError(error.text, nearest) from None
+        return time, is_instant or is_zoned
 
     def _with_time_zone(self, timestamp: str) -> str:
         # CONVERT_TZ needs tables that many servers do not have. It also does not convert like `to_instant` when clocks
@@ -432,8 +440,11 @@ class MysqlDialect(Dialect):
         offset_s = f"CASE{cases} ELSE {earliest} END" if cases else str(earliest)
         return f"({timestamp} - INTERVAL {offset_s} SECOND)"
 
-    def _bind_zoned(self, instant: dt.datetime) -> dt.datetime:
-        return instant.astimezone(dt.UTC).replace(tzinfo=None)  # the session's time zone is UTC
+    def _bind_instant(self, instant: int) -> Any:
+        return self._bind_wall_clock(instant)  # the session's time zone is UTC
+
+    def _bind_wall_clock(self, wall_clock: int) -> Any:
+        return iso_text(min(max(wall_clock, _FIRST_DATETIME), _LAST_DATETIME), " ")
 
 
 class _StreamedRows:
@@ -489,7 +500,7 @@ def _shape_of_fields(fields: Sequence[Any]) -> object:
 
 
 def _with_schema(column: JdbcColumn, schema: Schema, convert: Callable[[Any], Any] | None) -> JdbcColumn:
-    return replace(column, schema=schema.replace(optional=column.nullable), convert=convert)
+    return replace(column, schema=schema.replace(optional=column.nullable), convert=convert, convert_column=None)
 
 
 def _sql_type(kind: str, precision: int | None = None, scale: int | None = None) -> sql.TypeEngine[Any]:
@@ -528,5 +539,5 @@ def _shortest_float(value: float) -> float:
     return float(float_text(value))
 
 
-def _first_day(year: Any) -> dt.date:
-    return dt.date(int(year), 1, 1)
+def _first_day(year: Any) -> Date:
+    return Date(days(int(year), 1, 1))

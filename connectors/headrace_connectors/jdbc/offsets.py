@@ -12,21 +12,19 @@ offsets that Confluent's connector has stored, and vice versa.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_connectors.common.instants import SECOND_US
 from headrace_connectors.jdbc.names import table_of, unquoted
 
 QUERY_PARTITION: Mapping[str, str] = {"query": "query"}
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
 
 @dataclass(frozen=True, slots=True)
 class TimestampIncrementingOffset:
-    """A source offset: the timestamp (aware, UTC) and the incrementing value of the last row that was read.
+    """A source offset: the timestamp (an instant) and the incrementing value of the last row that was read.
 
     A value is None if the mode does not use it, or if no row has been read. `wall_clock` is the row's timestamp before
     its conversion to UTC, if the timestamp column has no time zone. It is not stored. It is necessary because different
@@ -34,9 +32,9 @@ class TimestampIncrementingOffset:
     can still contain the skipped time 02:30, which is converted to the same UTC time as 03:30.
     """
 
-    timestamp: dt.datetime | None = None
+    timestamp: int | None = None
     incrementing: int | None = None
-    wall_clock: dt.datetime | None = None
+    wall_clock: int | None = None
 
     def to_map(self) -> dict[str, int]:
         """Return the offset as the map that Connect stores."""
@@ -44,8 +42,8 @@ class TimestampIncrementingOffset:
         if self.incrementing is not None:
             offset["incrementing"] = self.incrementing
         if self.timestamp is not None:
-            offset["timestamp"] = (self.timestamp - _EPOCH) // dt.timedelta(milliseconds=1)
-            offset["timestamp_nanos"] = self.timestamp.microsecond * 1000
+            offset["timestamp"] = self.timestamp // 1000
+            offset["timestamp_nanos"] = self.timestamp % SECOND_US * 1000
         return offset
 
     def without_incrementing(self) -> TimestampIncrementingOffset:
@@ -55,7 +53,7 @@ class TimestampIncrementingOffset:
         """
         if self.incrementing is None or self.timestamp is None:
             return self
-        return TimestampIncrementingOffset(self.timestamp - dt.timedelta(microseconds=1))
+        return TimestampIncrementingOffset(self.timestamp - 1)
 
     @classmethod
     def from_map(cls, offset: Mapping[str, Any] | None) -> TimestampIncrementingOffset:
@@ -64,9 +62,9 @@ class TimestampIncrementingOffset:
             return cls()
         timestamp = None
         if offset.get("timestamp") is not None:
-            timestamp = _EPOCH + dt.timedelta(milliseconds=int(offset["timestamp"]))
+            timestamp = int(offset["timestamp"]) * 1000
             if offset.get("timestamp_nanos") is not None:
-                timestamp = timestamp.replace(microsecond=int(offset["timestamp_nanos"]) // 1000)
+                timestamp += int(offset["timestamp_nanos"]) // 1000 - timestamp % SECOND_US
         incrementing = offset.get("incrementing")
         return cls(timestamp, None if incrementing is None else int(incrementing))
 

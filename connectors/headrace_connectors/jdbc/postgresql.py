@@ -10,14 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psycopg
 import sqlalchemy
-from psycopg.adapt import Loader
-from psycopg.types.datetime import DateLoader, TimeLoader, TimestampLoader, TimestamptzLoader
 from psycopg.types.string import TextLoader
 from sqlalchemy.dialects.postgresql import (
     BIGINT,
@@ -70,14 +69,27 @@ from headrace_connectors.jdbc.dialects import (
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import like_to_regex, qualified_name
+from headrace_connectors.jdbc.postgresql_dates import (
+    BINARY_LOADERS,
+    LOADERS_OF_ANY_VALUE,
+    days_of_integers,
+    describe,
+    milliseconds_of_integers,
+    times_of_integers,
+    timestamp_parameter,
+    to_date,
+    to_time,
+    to_time_of_timestamp,
+)
 from headrace_connectors.jdbc.postgresql_properties import libpq_options
 from headrace_connectors.jdbc.postgresql_rows import ServerSideRows
 from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
+from headrace_connectors.jdbc.temporal_columns import date_columns, time_columns, timestamp_columns
 from headrace_connectors.jdbc.types import (
+    ColumnConverter,
     JdbcColumn,
-    Unmappable,
     base_schema,
     may_exceed_schema,
     to_decimal,
@@ -338,16 +350,16 @@ class PostgresqlDialect(Dialect):
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
         reads_fast = table not in self._without_fast_read
+        is_binary = reads_fast and all(column.binary for column in columns)
         rows = ServerSideRows(
             connection,
             statement,
-            binary=reads_fast and all(column.binary for column in columns),
-            loaders={} if reads_fast else _LOADERS_OF_ANY_VALUE,
+            binary=is_binary,
+            loaders=BINARY_LOADERS if is_binary else {} if reads_fast else LOADERS_OF_ANY_VALUE,
         )
         return ResultSet(
             _FastRows(rows) if reads_fast else rows,
             typed=True,
-            has_unmappable=not reads_fast,
             matches_schema=reads_fast and not any(map(may_exceed_schema, columns)),
         )
 
@@ -428,7 +440,9 @@ class PostgresqlDialect(Dialect):
             column = super()._column({**described, "type": Boolean()}, primary_key)
             return None if column is None else replace(column, convert=lambda bit: bit == "1")
         column = super()._column(described, primary_key)
-        return column and replace(column, binary=type(type_) in _BINARY_TYPES)
+        if column is None:
+            return None
+        return replace(column, binary=type(type_) in _BINARY_TYPES, describe=_describer(type_))
 
     def _fraction_digits(self, described: Mapping[str, Any]) -> int:
         precision: int | None = getattr(described["type"], "precision", None)
@@ -440,6 +454,10 @@ class PostgresqlDialect(Dialect):
 
     def _convert(self, type_: TypeEngine[Any]) -> Any:
         schema = base_schema(type_, self.options)
+        if isinstance(type_, Date):
+            return to_date
+        if isinstance(type_, Time):
+            return to_time
         if schema is None or not isinstance(type_, Numeric):
             return None
         if schema.type is Type.BYTES:
@@ -448,11 +466,29 @@ class PostgresqlDialect(Dialect):
             return None
         return float if schema.type is Type.FLOAT64 else to_integer
 
+    def _column_converter(self, type_: TypeEngine[Any]) -> ColumnConverter | None:
+        if isinstance(type_, sqlalchemy.DateTime):
+            return timestamp_columns(
+                self.options.timestamp_granularity, self.zone, integers=times_of_integers, has_instants=type_.timezone
+            )
+        if isinstance(type_, Date):
+            return date_columns(days_of_integers)
+        return time_columns(milliseconds_of_integers) if isinstance(type_, Time) and not type_.timezone else None
+
+    def read_timestamp(self, value: Any, is_zoned: bool) -> tuple[int, bool]:
+        return to_time_of_timestamp(value, is_zoned)
+
+    def _bind_instant(self, instant: int) -> Any:
+        return timestamp_parameter(instant, offset="+00")
+
+    def _bind_wall_clock(self, wall_clock: int) -> Any:
+        return timestamp_parameter(wall_clock)
+
 
 class _FastRows:
-    """A cursor that returns dates and times as objects of Python's `datetime` module.
+    """A cursor whose `fetchmany` raises FastReadError for a value that the driver's own loaders cannot convert.
 
-    `fetchmany` raises FastReadError if such an object cannot represent a value.
+    An example is a date after the year 9999 in text format.
     """
 
     def __init__(self, cursor: ServerSideRows) -> None:
@@ -468,30 +504,13 @@ class _FastRows:
             raise FastReadError(str(error)) from error
 
 
-def _loader_of_any_value(base: type[Loader], earliest: Any, latest: Any) -> type[Loader]:
-    """Return a loader like `base` that returns an `Unmappable` for a value that `base` cannot represent.
-
-    `earliest` and `latest` are the limits of the values that `base` can represent.
-    """
-
-    class AnyValueLoader(base):  # type: ignore[misc, valid-type]
-        def load(self, data: Any) -> Any:
-            try:
-                return super().load(data)
-            except psycopg.DataError:
-                text = bytes(data).decode()
-                return Unmappable(text, earliest if text.startswith("-") or text.endswith("BC") else latest)
-
-    return AnyValueLoader
-
-
-_FIRST_INSTANT, _LAST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
-_LOADERS_OF_ANY_VALUE = {
-    "date": _loader_of_any_value(DateLoader, dt.date.min, dt.date.max),
-    "time": _loader_of_any_value(TimeLoader, dt.time.min, dt.time.max),
-    "timestamp": _loader_of_any_value(TimestampLoader, _FIRST_INSTANT, _LAST_INSTANT),
-    "timestamptz": _loader_of_any_value(TimestamptzLoader, _FIRST_INSTANT, _LAST_INSTANT),
-}
+def _describer(type_: TypeEngine[Any]) -> Callable[[Any], str] | None:
+    """Return a function that returns the text of the driver's dates and times."""
+    if isinstance(type_, sqlalchemy.DateTime):
+        return partial(describe, type_name="timestamptz" if type_.timezone else "timestamp")
+    if isinstance(type_, (Date, Time)):
+        return partial(describe, type_name="date" if isinstance(type_, Date) else "time")
+    return None
 
 
 def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:

@@ -17,6 +17,7 @@ from headrace.data.batch import SourceBatch
 from headrace.data.columns import CheckedRows, Values
 from headrace.data.records import SourceRecord
 from headrace.data.schema import Schema, struct
+from headrace_connectors.common.instants import microseconds
 from headrace_connectors.jdbc.dialects import (
     ColumnsChangedError,
     Connection,
@@ -30,10 +31,11 @@ from headrace_connectors.jdbc.initial_load import OFFSET_FIELD, InitialLoad, Key
 from headrace_connectors.jdbc.names import table_of
 from headrace_connectors.jdbc.offset_columns import OffsetColumns, find_offset_columns
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
-from headrace_connectors.jdbc.rows import Row, RowConverter
+from headrace_connectors.jdbc.rows import Row, RowConverter, described_row
 from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import LastId, select
-from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, to_integer
+from headrace_connectors.jdbc.temporal_values import UnmappableError
+from headrace_connectors.jdbc.types import JdbcColumn, to_integer
 from headrace_connectors.jdbc.unavailable import UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -219,19 +221,20 @@ class TableReader:
         key_range = source.key_range
         if key_range is not None:
             timestamps = ()
-        end = None
+        end_us = None
         if timestamps:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
             if self._horizon is not None:
                 end = min(end, self._horizon.timestamp(connection))
             end = found.round_down(dialect.to_column_time(connection, end, timestamps))
+            end_us = microseconds(end)
         offset_expressions = dialect.offset_expressions(incrementing, timestamps, source.table)
         timestamp = offset_expressions.timestamp
         statement = select(
             dialect.select_sql(columns, source.table),
             offset_expressions,
             self._start_offset(connection, timestamps),
-            end,
+            end_us,
             marker=dialect.parameter_marker,
             suffix=dialect.escape_parameter_markers(config.query_suffix),
             last_id=LastId(key_range.last)
@@ -331,10 +334,10 @@ class TableReader:
             return self.offset
         if initial == -1:
             now = self._dialect.now(connection)
-            self.offset = TimestampIncrementingOffset(self._dialect.to_column_time(connection, now, timestamps))
+            start = microseconds(self._dialect.to_column_time(connection, now, timestamps))
         else:
-            start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=initial)
-            self.offset = TimestampIncrementingOffset(start, None)
+            start = initial * 1000
+        self.offset = TimestampIncrementingOffset(start)
         return self.offset
 
 
@@ -362,11 +365,11 @@ class _RunningStatement:
             name,
             columns,
             is_checked=not rows.typed,
-            has_unmappable=rows.has_unmappable,
             unmappable_values=unmappable_values,
             report_skipped=report_skipped,
         ).convert
-        self._to_instant = dialect.to_instant
+        self._columns = columns
+        self._dialect = dialect
         self._incrementing = incrementing
         self._timestamps = timestamps
         self._has_wall_clock = has_wall_clock
@@ -419,25 +422,30 @@ class _RunningStatement:
         except (ValueError, TypeError) as error:
             raise ConnectError(
                 f"{self._name}: values of the incrementing column must be integers: {error}. "
-                f"The row is {repr(row)[:120]}"
+                f"The row is {self._described(row)}"
             ) from error
 
     def _timestamp_offset(self, row: Row) -> TimestampIncrementingOffset:
         """Return the source offset with only the row's timestamp, or an empty offset if the mode has no timestamps."""
         for index in self._timestamps:
-            if row[index] is not None:
-                value = row[index]
-                if isinstance(value, Unmappable):
-                    raise ConnectError(
-                        f"{self._name}: the timestamp {value.text} cannot be part of a source offset; exclude such "
-                        f"rows with a query. The row is {repr(row)[:120]}"
-                    )
-                return TimestampIncrementingOffset(
-                    self._to_instant(value), wall_clock=value if self._has_wall_clock else None
-                )
+            value = row[index]
+            if value is None:
+                continue
+            try:
+                instant = self._dialect.to_instant(value, self._columns[index].is_zoned)
+            except UnmappableError as error:
+                raise ConnectError(
+                    f"{self._name}: the timestamp {error.text} cannot be part of a source offset; exclude such rows "
+                    f"with a query. The row is {self._described(row)}"
+                ) from error
+            wall_clock = self._dialect.to_wall_clock(value) if self._has_wall_clock else None
+            return TimestampIncrementingOffset(instant, wall_clock=wall_clock)
         if self._timestamps:  # no query returns a row without a timestamp
             raise ConnectError(
                 f"{self._name}: a zero date that zeroDateTimeBehavior converts to null cannot be part of a source "
-                f"offset; exclude such rows with a query. The row is {repr(row)[:120]}"
+                f"offset; exclude such rows with a query. The row is {self._described(row)}"
             )
         return TimestampIncrementingOffset()
+
+    def _described(self, row: Row) -> str:
+        return repr(described_row(self._columns, row))[:120]

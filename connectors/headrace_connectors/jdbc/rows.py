@@ -15,7 +15,8 @@ import msgspec
 
 from headrace.api.errors import ConnectError
 from headrace.data.schema import INT_RANGES, Type
-from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, chain, reject_unmappable
+from headrace_connectors.jdbc.temporal_values import UnmappableError
+from headrace_connectors.jdbc.types import JdbcColumn, chain
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +44,9 @@ class RowConverter:
     """Converts the rows of one table or query.
 
     If `is_checked` is true, the converter checks the types of values, because the database does not
-    enforce column types. If `has_unmappable` is true, dates and times in the driver's rows may be
-    `Unmappable`. `unmappable_values` is the value of the key `unmappable.values`, which determines what happens to a
-    value that cannot be converted. `report_skipped` is called for each skipped row with a dict of the row's
-    values as text, and the error.
+    enforce column types. `unmappable_values` is the value of the key `unmappable.values`, which determines what happens
+    to a value that cannot be converted. `report_skipped` is called for each skipped row with a dict of the row's values
+    as text, and the error.
     """
 
     def __init__(
@@ -55,18 +55,15 @@ class RowConverter:
         columns: Sequence[JdbcColumn],
         *,
         is_checked: bool,
-        has_unmappable: bool = False,
         unmappable_values: str = "fail",
         report_skipped: Callable[[dict[str, str | None], ValueError], None] | None = None,
     ) -> None:
         self._table = table
-        self._names = [column.name for column in columns]
+        self._columns = columns
         self._report_skipped = report_skipped
         self._keys = [(index, column.name) for index, column in enumerate(columns) if column.is_key]
         self._on_unmappable = unmappable_values
         self._check = _check(table, columns) if is_checked else None
-        if has_unmappable:
-            columns = [replace(column, convert=chain(reject_unmappable, column.convert)) for column in columns]
         self._conversions = _conversions(columns)
         self._checking_conversions = _conversions([_with_type_check(column) for column in columns])
         """The conversions that check each value. They are used for rows that `_check` rejects."""
@@ -103,6 +100,8 @@ class RowConverter:
     ) -> Sequence[Any]:
         function = column.convert
         assert function is not None
+        if column.convert_column is not None and (converted := column.convert_column(values)) is not None:
+            return converted
         try:
             return [None if value is None else function(value) for value in values]
         except _CONVERSION_ERRORS:
@@ -117,40 +116,47 @@ class RowConverter:
             problem = f"{self._location(column, rows[number])}: the column's type is {_type_name(column)}, but {error}"
             if self._on_unmappable == "null" and column.nullable:
                 return None
-            if self._on_unmappable == "clamp" and isinstance(value, Unmappable):
-                return function(value.nearest)
+            if self._on_unmappable == "clamp" and isinstance(error, UnmappableError):
+                return error.nearest
             if self._on_unmappable == "skip":
                 if number not in skipped:
                     self._skip(rows[number], problem)
                 skipped.add(number)
                 return None
-            raise ConnectError(f"{problem}; {self._advice(column, value)}") from error
+            raise ConnectError(f"{problem}; {self._advice(column, error)}") from error
 
     def _skip(self, row: Row, problem: str) -> None:
         logger.warning("%s; skipping the row (unmappable.values=skip, or errors.tolerance=all)", problem)
         if self._report_skipped is not None:
-            texts = {name: _text(value) for name, value in zip(self._names, row, strict=True)}
+            texts = {column.name: _text(column, value) for column, value in zip(self._columns, row, strict=True)}
             self._report_skipped(texts, ValueError(problem))
 
-    def _advice(self, column: JdbcColumn, value: Any) -> str:
+    def _advice(self, column: JdbcColumn, error: Exception) -> str:
         choices = ["skip"]
-        if isinstance(value, Unmappable) and self._on_unmappable != "clamp":
+        if isinstance(error, UnmappableError) and self._on_unmappable != "clamp":
             choices.insert(0, "clamp")
         if column.nullable and self._on_unmappable != "null":
             choices.insert(0, "null")
         return f"{_ADVICE}, or set unmappable.values={' or '.join(choices)}"
 
     def _location(self, column: JdbcColumn, row: Row) -> str:
-        return _location(self._table, column, row, self._keys)
+        return _location(self._table, column, described_row(self._columns, row), self._keys)
 
 
 def _conversions(columns: Sequence[JdbcColumn]) -> list[tuple[int, JdbcColumn]]:
     return [(index, column) for index, column in enumerate(columns) if column.convert is not None]
 
 
-def _text(value: Any) -> str | None:
+def _text(column: JdbcColumn, value: Any) -> str | None:
     """Return a value from the database as text, or None for NULL."""
-    return None if value is None else value.text if isinstance(value, Unmappable) else str(value)
+    return None if value is None else str(value) if column.describe is None else column.describe(value)
+
+
+def described_row(columns: Sequence[JdbcColumn], row: Row) -> Row:
+    """Return a row for an error message, with text instead of values that only the dialect can interpret."""
+    return tuple(
+        value if column.describe is None else _text(column, value) for column, value in zip(columns, row, strict=True)
+    )
 
 
 def _with_type_check(column: JdbcColumn) -> JdbcColumn:

@@ -194,9 +194,11 @@ class JdbcSourceConfig(Config):
         default="fail",
         one_of=_UNMAPPABLE_VALUES,
         case_insensitive=True,
-        doc="What to do with values that their Connect type cannot represent, such as infinite timestamps, years "
-        "before 1 or after 9999, the time 24:00:00, and SQLite values whose type is not their column's type. fail: "
-        "fail the task. null: write null, if the column is nullable. clamp: write the nearest date or time. skip: skip "
+        doc="What to do with values that their Connect type cannot represent, such as infinite timestamps, MySQL's "
+        "zero date, the time 24:00:00, timestamps that are too large for timestamp.granularity, and SQLite values "
+        "whose type is not their column's type. fail: fail the task. null: write null, if the column is nullable. "
+        "clamp: write the nearest date, time or timestamp that the field's type can represent: its largest value for "
+        "infinity, 23:59:59.999 for 24:00:00, and 0001-01-01 for the zero date; other values fail the task. skip: skip "
         "the row and log a warning; with errors.tolerance=all, the row is also sent to the dead letter queue. If this "
         "key is not set, errors.tolerance=all means skip.",
         group=_DATABASE,

@@ -23,9 +23,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.types import Boolean, Date, Float, Integer, LargeBinary, NullType, Numeric, String, Time, TypeEngine
 
 from headrace.api.errors import ConfigError
+from headrace.data import logical
 from headrace.data.logical import scale_of
-from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
-from headrace_connectors.common.time_zones import to_utc
+from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, INT_RANGES, Type
+from headrace_connectors.common.instants import DAY_US
 from headrace_connectors.jdbc.dialects import (
     Connection,
     Description,
@@ -39,19 +40,27 @@ from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.sqlite_json import JsonRows, row_type
 from headrace_connectors.jdbc.statements import Statement, TimestampExpression, coalesce
+from headrace_connectors.jdbc.temporal_columns import timestamp_columns
+from headrace_connectors.jdbc.temporal_values import (
+    FIRST_TIME,
+    LAST_TIME,
+    UnmappableError,
+    checked_date,
+    read_timestamp,
+)
 from headrace_connectors.jdbc.types import (
+    ColumnConverter,
     JdbcColumn,
     base_schema,
     may_exceed_schema,
-    microseconds,
     to_decimal,
     to_integer_of,
 )
 from headrace_connectors.jdbc.url import JdbcUrl
 
 _TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real": Float(), "blob": LargeBinary()}
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BUSY_TIMEOUT_S = 10.0
+_FIRST_INT64, _LAST_INT64 = INT_RANGES[Type.INT64]
 _FUNCTION = "headrace_microseconds"
 _VIEW = "headrace_query"
 """The temporary view of a custom query."""
@@ -231,9 +240,9 @@ class SqliteDialect(Dialect):
         if isinstance(type_, Boolean):
             return _to_boolean
         if isinstance(type_, Date):
-            return lambda value: _to_instant(value, dt.UTC).date()
+            return _to_date
         if isinstance(type_, Time):
-            return dt.time.fromisoformat
+            return _to_time
         if isinstance(type_, Float):
             return float
         schema = base_schema(type_, self.options)
@@ -248,15 +257,22 @@ class SqliteDialect(Dialect):
     def _text_form(self) -> Any:
         return lambda value: value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
-    def to_instant(self, value: Any) -> dt.datetime:
-        return _to_instant(value, self.zone)
+    def _column_converter(self, type_: TypeEngine[Any]) -> ColumnConverter | None:
+        if not isinstance(type_, sqlalchemy.DateTime):
+            return None
+        return timestamp_columns(
+            self.options.timestamp_granularity, self.zone, integers=_instants_of_milliseconds, has_instants=True
+        )
+
+    def read_timestamp(self, value: Any, is_zoned: bool) -> tuple[int, bool]:
+        return _read_timestamp(value)
 
     def can_hold_timestamps(self, column: JdbcColumn) -> bool:
         return True  # SQLite has no timestamp type, and stores any value in any column
 
     def timestamp_expression(self, columns: Sequence[JdbcColumn], table: str) -> TimestampExpression:
         terms = [f"{_FUNCTION}({self.quote_column(column.name, table)})" for column in columns]
-        return TimestampExpression(coalesce(terms), microseconds)
+        return TimestampExpression(coalesce(terms), _int64)
 
     def connect(self) -> Connection:
         connection = super().connect()
@@ -265,7 +281,7 @@ class SqliteDialect(Dialect):
 
     def _microseconds(self, value: Any) -> int | None:
         try:
-            return None if value is None else microseconds(self.to_instant(value))
+            return None if value is None else _int64(self.to_instant(value))
         except (ValueError, TypeError, OverflowError):
             self._invalid_timestamp = value  # `error_text` needs the value, which SQLite's error does not contain
             raise
@@ -327,11 +343,31 @@ def _to_boolean(value: Any) -> bool:
     return value.lower() == "true"
 
 
-def _to_instant(value: Any, zone: dt.tzinfo) -> dt.datetime:
-    """Convert ISO 8601 text or milliseconds since the epoch to an aware datetime in UTC."""
-    if isinstance(value, (int, float)):
-        return _EPOCH + dt.timedelta(milliseconds=int(value))
-    instant = dt.datetime.fromisoformat(value)
-    if instant.tzinfo is None:
-        return to_utc(instant, zone)
-    return instant.astimezone(dt.UTC)
+def _read_timestamp(value: Any) -> tuple[int, bool]:
+    """Return (time, whether it is an instant) for ISO 8601 text or milliseconds since the epoch."""
+    return (int(value) * 1000, True) if isinstance(value, (int, float)) else read_timestamp(value)
+
+
+def _instants_of_milliseconds(values: Sequence[int], unit_us: int) -> list[int] | None:
+    if not values or not _FIRST_INT64 <= min(values) <= max(values) <= _LAST_INT64:
+        return None
+    return [value * 1000 // unit_us for value in values]
+
+
+def _to_date(value: Any) -> logical.Date:
+    time, _ = _read_timestamp(value)
+    return checked_date(time // DAY_US, str(value))
+
+
+def _to_time(value: Any) -> logical.Time:
+    """Convert ISO 8601 text, or milliseconds since midnight, which the JDBC sink writes."""
+    if not isinstance(value, int):
+        return logical.Time.of(dt.time.fromisoformat(value))
+    if not FIRST_TIME <= value <= LAST_TIME:
+        raise UnmappableError(str(value), FIRST_TIME if value < 0 else LAST_TIME)
+    return logical.Time(value)
+
+
+def _int64(instant: int) -> int:
+    """Return the instant, or the nearest integer that SQLite can store."""
+    return min(max(instant, _FIRST_INT64), _LAST_INT64)

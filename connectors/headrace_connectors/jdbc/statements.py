@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace_connectors.common.time_zones import earliest_wall_clock
+from headrace_connectors.common.time_zones import earliest_wall_clock, to_wall_clock
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 
 
@@ -29,13 +29,18 @@ from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 class TimestampExpression:
     """An SQL expression that orders rows by timestamp.
 
-    `bind` converts a datetime to a query parameter that compares correctly with the expression. `zone` is the time zone
-    of the expression's values if these are wall-clock times, otherwise None.
+    `bind` converts an integer to a query parameter that compares correctly with the expression. The integer is a
+    wall-clock time of `zone` if the expression's values are wall-clock times. Otherwise, it is an instant, and `zone`
+    is None.
     """
 
     sql: str
-    bind: Callable[[dt.datetime], Any]
+    bind: Callable[[int], Any]
     zone: dt.tzinfo | None = None
+
+    def bind_instant(self, instant: int) -> Any:
+        """Convert an instant to a query parameter."""
+        return self.bind(instant if self.zone is None else to_wall_clock(instant, self.zone))
 
     def bind_offset(self, offset: TimestampIncrementingOffset) -> Any:
         """Convert a source offset to a query parameter. The statement compares this expression with the parameter.
@@ -47,7 +52,8 @@ class TimestampExpression:
         assert offset.timestamp is not None
         if self.zone is None:
             return self.bind(offset.timestamp)
-        return offset.wall_clock or earliest_wall_clock(offset.timestamp, self.zone)
+        wall_clock = offset.wall_clock
+        return self.bind(earliest_wall_clock(offset.timestamp, self.zone) if wall_clock is None else wall_clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ def select(
     base: str,
     columns: OffsetExpressions,
     offset: TimestampIncrementingOffset,
-    end: dt.datetime | None,
+    end: int | None,
     *,
     marker: str,
     suffix: str = "",
@@ -95,9 +101,10 @@ def select(
 ) -> Statement:
     """Append clauses to `base`, a SELECT without WHERE, so that it returns only rows after `offset`.
 
-    In timestamp modes, the rows must also have timestamps before `end`. With `last_id`, larger ids are excluded.
-    `marker` is the driver's parameter placeholder. `suffix` is appended at the end of the statement. If `selects_rows`
-    is false, the statement has an additional condition that is never true, so the database reads no rows.
+    In timestamp modes, the rows must also have timestamps before the instant `end`. With `last_id`, larger ids are
+    excluded. `marker` is the driver's parameter placeholder. `suffix` is appended at the end of the statement. If
+    `selects_rows` is false, the statement has an additional condition that is never true, so the database reads no
+    rows.
     """
     conditions, parameters = _conditions(columns, offset, end, marker)
     if not selects_rows:
@@ -118,7 +125,7 @@ def select(
 
 
 def _conditions(
-    columns: OffsetExpressions, offset: TimestampIncrementingOffset, end: dt.datetime | None, marker: str
+    columns: OffsetExpressions, offset: TimestampIncrementingOffset, end: int | None, marker: str
 ) -> tuple[list[str], list[Any]]:
     conditions: list[str] = []
     parameters: list[Any] = []
@@ -128,7 +135,7 @@ def _conditions(
     timestamp = columns.timestamp
     if timestamp is not None and end is not None:
         conditions.append(f"{timestamp.sql} < {marker}")
-        parameters.append(timestamp.bind(end))
+        parameters.append(timestamp.bind_instant(end))
     if timestamp is not None and offset.timestamp is not None:
         since = timestamp.bind_offset(offset)
         if incrementing is not None and offset.incrementing is not None:

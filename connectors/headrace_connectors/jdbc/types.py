@@ -8,8 +8,7 @@ of other types, such as arrays and intervals, are read.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Any
@@ -53,9 +52,9 @@ from headrace.data.schema import (
 )
 
 Converter = Callable[[Any], Any]
+ColumnConverter = Callable[[Sequence[Any]], "list[Any] | None"]
 
 _PRECISION_PARAMETER = "connect.decimal.precision"
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 
@@ -64,12 +63,13 @@ class JdbcColumn:
     """A column of a table or query.
 
     `schema` is the schema of the record's field. `convert` converts the driver's value to the field's value. `convert`
-    is None if both values are equal. `binary` is true if the driver returns the same value in binary format and in text
+    is None if both values are equal. `convert_column` converts a sequence of such values faster, or returns None if it
+    cannot convert one of them. `binary` is true if the driver returns the same value in binary format and in text
     format. The dialect can then use the faster binary format. `is_unsupported` is true if the SQL type has no Connect
     type. The column is then read as text. `is_key` is true if the column belongs to the primary key. `fraction_digits`
     is the number of fractional-second digits that a timestamp column stores, or 0 if this number is unknown.
     `is_set_by_database` is true if the database is known to set the column to the current time. `declared` is the SQL
-    type for error messages.
+    type for error messages. `describe` returns the text of the driver's value for error messages.
 
     `is_declared_not_null` is true if the column is declared NOT NULL but can still contain NULL. `nullable` is then
     also true. For example, PostgreSQL does not enforce NOT NULL in foreign tables.
@@ -78,6 +78,7 @@ class JdbcColumn:
     name: str
     schema: Schema
     convert: Converter | None = None
+    convert_column: ColumnConverter | None = field(default=None, compare=False, kw_only=True)
     is_timestamp: bool = False
     is_zoned: bool = False
     is_autoincrement: bool = False
@@ -89,6 +90,7 @@ class JdbcColumn:
     is_set_by_database: bool = False
     is_declared_not_null: bool = False
     declared: str = field(default="", compare=False)
+    describe: Callable[[Any], str] | None = field(default=None, compare=False)
 
     @property
     def identity_type(self) -> type | None:
@@ -97,25 +99,6 @@ class JdbcColumn:
         A Python type returns its own values unchanged. For example, `float(0.5)` is 0.5.
         """
         return self.convert if isinstance(self.convert, type) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Unmappable:
-    """A date or time in the database that Python cannot represent.
-
-    `text` is the database's text for the value. `nearest` is the nearest value that Python can
-    represent.
-    """
-
-    text: str
-    nearest: dt.date | dt.datetime | dt.time
-
-
-def reject_unmappable(value: Any) -> Any:
-    """Return `value` unchanged. Raises ValueError if it is an `Unmappable`."""
-    if isinstance(value, Unmappable):
-        raise ValueError(f"{value.text} is out of range")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +180,10 @@ def to_decimal(scale: int) -> Converter:
 
 
 def may_exceed_schema(column: JdbcColumn) -> bool:
-    """Return whether the column's `convert` may return an integer that is too large for the field's type.
-
-    An example is a timestamp after the year 2262 in nanoseconds.
-    """
+    """Return whether the column's `convert` may return an integer that is too large for the field's type."""
     schema = column.schema
-    return column.convert is not None and schema.name is None and schema.type in INT_RANGES
+    is_number = schema.name is None and schema.type in INT_RANGES and not column.is_timestamp
+    return column.convert is not None and is_number
 
 
 def to_integer(value: Any) -> int:
@@ -231,27 +212,6 @@ def timestamp_schema(granularity: str) -> Schema:
     if granularity == "connect_logical":
         return TIMESTAMP_SCHEMA
     return INT64_SCHEMA if granularity.endswith("_long") else STRING_SCHEMA
-
-
-def from_instant(granularity: str, zone: dt.tzinfo) -> Converter | None:
-    """Return a function that converts an aware datetime to the field's value for a `timestamp.granularity`.
-
-    If this value is a string, its date and time are in the time zone `zone`. Returns None if no conversion is needed.
-    """
-    if granularity == "connect_logical":
-        return None
-    nanos = 1000 if granularity.startswith("nanos") else 1
-    if granularity.endswith("_iso_datetime_string"):
-        zeros = "000" if nanos == 1000 else ""
-        return lambda instant: instant.astimezone(zone).replace(tzinfo=None).isoformat(timespec="microseconds") + zeros
-    if granularity.endswith("_string"):
-        return lambda instant: str(microseconds(instant) * nanos)
-    return lambda instant: microseconds(instant) * nanos
-
-
-def microseconds(instant: dt.datetime) -> int:
-    """Return `instant` in microseconds since the epoch."""
-    return (instant - _EPOCH) // dt.timedelta(microseconds=1)
 
 
 def chain(first: Converter | None, second: Converter | None) -> Converter | None:

@@ -2,7 +2,8 @@
 
 The letters are those of Java's SimpleDateFormat, with these exceptions: ``Y`` is the year, ``x`` is the week-based
 year, ``w`` is the number of the week in the week-based year, and ``e`` is the number of the day in the week (Monday is
-1).
+1). A moment is a datetime and a number of years to add to it, so that all years of Java are possible. The number is a
+multiple of 400, after which the calendar repeats itself. The year 0 is 1 BC.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Callable
 
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z']+)")
-_Part = Callable[[dt.datetime], str]
+_Part = Callable[[dt.datetime, int], str]
 
 
 class JodaFormat:
@@ -30,31 +31,53 @@ class JodaFormat:
             parts.append(_part(found, pattern))
         self._parts = parts
 
-    def format(self, moment: dt.datetime) -> str:
-        """Format an aware datetime in its own time zone."""
-        return "".join([part(moment) for part in self._parts])
+    def format(self, moment: dt.datetime, years: int = 0) -> str:
+        """Format the time that is `years` years after an aware datetime, in the time zone of this datetime."""
+        return "".join([part(moment, years) for part in self._parts])
 
 
 def _part(found: re.Match[str], pattern: str) -> _Part:
     if found[2] is None:
         text = "'" if found[0] == "''" else (found[1] or "").replace("''", "'") if found[1] is not None else found[3]
-        return lambda moment: text
+        return lambda moment, years: text
     letter, width = found[2], len(found[0])
+    if letter == "G":
+        return _era
+    if letter in _YEARS:
+        return _year(letter, width)
     if letter in _NUMBERS:
         number = _NUMBERS[letter]
-        if letter in "yYx" and width == 2:
-            return lambda moment: f"{number(moment) % 100:02d}"
-        return lambda moment: f"{number(moment):0{width}d}"
+        return lambda moment, years: f"{number(moment):0{width}d}"
     if letter in _TEXTS:
         text_of = _TEXTS[letter]
-        return lambda moment: text_of(moment, width)
+        return lambda moment, years: text_of(moment, width)
     raise ValueError(f"unknown letter {letter} in the pattern {pattern}; quote literal text, as in 'year'=YYYY")
 
 
-_NUMBERS: dict[str, Callable[[dt.datetime], int]] = {
+def _year(letter: str, width: int) -> _Part:
+    year_of = _YEARS[letter]
+
+    def format_year(moment: dt.datetime, years: int) -> str:
+        year = year_of(moment) + years
+        if letter == "Y" and year <= 0:
+            year = 1 - year  # the year of the era
+        if width == 2:
+            return f"{year % 100:02d}"
+        return f"{year:0{width + (year < 0)}d}"
+
+    return format_year
+
+
+def _era(moment: dt.datetime, years: int) -> str:
+    return "AD" if moment.year + years > 0 else "BC"
+
+
+_YEARS: dict[str, Callable[[dt.datetime], int]] = {
     "y": lambda moment: moment.year,
     "Y": lambda moment: moment.year,
     "x": lambda moment: moment.isocalendar().year,
+}
+_NUMBERS: dict[str, Callable[[dt.datetime], int]] = {
     "w": lambda moment: moment.isocalendar().week,
     "e": lambda moment: moment.isoweekday(),
     "D": lambda moment: moment.timetuple().tm_yday,
@@ -99,5 +122,4 @@ _TEXTS: dict[str, Callable[[dt.datetime, int], str]] = {
     "S": _fraction,
     "Z": _offset,
     "z": lambda moment, width: str(moment.tzname()),
-    "G": lambda moment, width: "AD",
 }

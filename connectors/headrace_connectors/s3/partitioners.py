@@ -14,15 +14,18 @@ from typing import Any
 
 from headrace.api.errors import DataError
 from headrace.data.batch import SinkBatch
+from headrace.data.logical import Date, Time
 from headrace.data.schema import Schema
 from headrace.data.struct import Struct, from_rows
 from headrace.data.text import java_string
+from headrace_connectors.common.instants import in_python_years, parse_timestamp
 from headrace_connectors.common.null_replacement import replaces_null_with_default
+from headrace_connectors.common.time_zones import offset_at
 from headrace_connectors.s3.joda import JodaFormat
 from headrace_connectors.s3.sink_config import S3SinkConfig, extractor_name, partitioner_name
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_WHOLE_MINUTES_SINCE_MS = 94_694_400_000
 _FORMATS = {
     "Daily": (_DAY_MS, "'year'=YYYY/'month'=MM/'day'=dd"),
     "Hourly": (_HOUR_MS, "'year'=YYYY/'month'=MM/'day'=dd/'hour'=HH"),
@@ -95,20 +98,26 @@ class TimeBasedPartitioner(Partitioner):
         return [self._directory(timestamp) for timestamp in timestamps or ()]
 
     def _directory(self, timestamp_ms: int) -> str:
-        slot = timestamp_ms // min(
-            self._duration_ms, 60_000
-        )  # one cache entry per minute: zone offsets are whole minutes
+        # One cache entry per minute, because zone offsets are whole minutes since 1973.
+        slot_ms = min(self._duration_ms, 60_000 if timestamp_ms >= _WHOLE_MINUTES_SINCE_MS else 1000)
+        slot = timestamp_ms - timestamp_ms % slot_ms
         found = self._directories.get(slot)
         if found is None:
             if len(self._directories) > 10_000:
                 self._directories.clear()
-            found = self._directories[slot] = self._format(self._rounded(timestamp_ms))
+            found = self._directories[slot] = self._format(*self._rounded(timestamp_ms))
         return found
 
-    def _rounded(self, timestamp_ms: int) -> dt.datetime:
-        """Round a timestamp down in local time, as Confluent's partitioner does: a day begins at local midnight."""
+    def _rounded(self, timestamp_ms: int) -> tuple[dt.datetime, int]:
+        """Round a timestamp down in local time, as Confluent's partitioner does: a day begins at local midnight.
+
+        Return a datetime and the number of years to add to it (see `JodaFormat.format`).
+        """
         local_ms = timestamp_ms + self._offset_ms(timestamp_ms)
-        return _moment(self._to_utc_ms(local_ms - local_ms % self._duration_ms), self._zone)
+        rounded_ms = self._to_utc_ms(local_ms - local_ms % self._duration_ms)
+        moment, years = in_python_years(rounded_ms * 1000)
+        local = moment.replace(tzinfo=dt.UTC).astimezone(self._zone)
+        return local, years
 
     def _to_utc_ms(self, local_ms: int) -> int:
         """Convert a local time to UTC with the offset at this local time, by the rules of Joda-Time's DateTimeZone.
@@ -124,7 +133,7 @@ class TimeBasedPartitioner(Partitioner):
 
     def _offset_ms(self, timestamp_ms: int) -> int:
         """Return the difference between local time and UTC at this timestamp."""
-        return (_moment(timestamp_ms, self._zone).utcoffset() or dt.timedelta()) // dt.timedelta(milliseconds=1)
+        return offset_at(timestamp_ms * 1000, self._zone) // 1000
 
 
 def partitioner_for(config: S3SinkConfig) -> Partitioner:
@@ -219,29 +228,17 @@ def _field(value: Any, path: tuple[str, ...], config_key: str, replaces_null: bo
 
 
 def _to_ms(value: Any, path: tuple[str, ...]) -> int:
-    if isinstance(value, dt.datetime):
-        return (value - _EPOCH) // dt.timedelta(milliseconds=1)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    if isinstance(value, (int, float)) and not isinstance(value, (bool, Date, Time)) and math.isfinite(value):
         return int(value)
     if isinstance(value, str):
         if value.lstrip("-").isdecimal():
             return int(value)
         try:
-            moment = dt.datetime.fromisoformat(value)
+            time, offset = parse_timestamp(value)
         except ValueError:
             raise DataError(
                 f"timestamp.field: {value!r:.60} in {'.'.join(path)} is not an ISO 8601 timestamp"
             ) from None
-        return _to_ms(moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC), path)
+        return (time - (offset or 0)) // 1000
     raise DataError(f"timestamp.field: {'.'.join(path)} must be a Timestamp, a number or STRING, found: "
                     f"{type(value).__name__}")  # fmt: skip
-
-
-def _moment(timestamp_ms: int, zone: dt.tzinfo) -> dt.datetime:
-    try:
-        return (_EPOCH + dt.timedelta(milliseconds=timestamp_ms)).astimezone(zone)
-    except OverflowError:
-        raise DataError(
-            f"timestamp.extractor: {timestamp_ms} ms is not between the years 1 and 9999; are the timestamps in "
-            "microseconds or nanoseconds?"
-        ) from None

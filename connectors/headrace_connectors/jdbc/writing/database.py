@@ -31,7 +31,7 @@ from headrace_connectors.jdbc.dialects import driver_errors
 from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.url import JdbcUrl
-from headrace_connectors.jdbc.writing.debezium_times import as_logical
+from headrace_connectors.jdbc.writing.debezium_times import debezium_time
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.runs import Run
 from headrace_connectors.jdbc.writing.timestamps import timestamp_reader
@@ -273,9 +273,16 @@ class Database(ABC):
 
     def _default_literal(self, column: Column) -> str:
         default = column.schema.default
-        if self.debezium_type(column.schema) is not None:
-            column, (default,) = as_logical(column, [default])
-        return self.literal(column.schema, default)
+        temporal = debezium_time(column.schema) if self.debezium_type(column.schema) is not None else None
+        if temporal is None:
+            return self.literal(column.schema, default)
+        return _quoted(
+            self._converted(
+                column,
+                _chain(temporal.read, self.temporal_converter(temporal.logical.name or "", self.zone)),
+                default,
+            )
+        )
 
     def debezium_type(self, schema: Schema) -> str | None:
         """Return the SQL type for one of Debezium's types, or None to store its numbers or text unchanged."""
@@ -306,44 +313,62 @@ class Database(ABC):
             return str(value)
         if isinstance(value, bytes):
             return f"x'{value.hex()}'"
-        return "'" + str(value).replace("'", "''") + "'"
+        return _quoted(str(value))
 
     # -- values
 
     def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
         """Return a function that converts non-null values to the driver's types, or None if no conversion is needed.
 
-        `zone` is the time zone of timestamps.
+        `zone` is the time zone of timestamps. The function raises ValueError if the database cannot store a value.
         """
-        if schema.name == TIMESTAMP:
-            return lambda instant: instant.astimezone(zone).replace(tzinfo=None)
-        return None
+        if schema.name not in (DATE, TIME, TIMESTAMP):
+            return None
+        return self.temporal_converter(schema.name, zone, unit_us=1000)
+
+    @abstractmethod
+    def temporal_converter(self, name: str, zone: dt.tzinfo, unit_us: int = 1) -> Callable[[int], Any]:
+        """Return a function that converts dates, times or timestamps to the driver's types.
+
+        `name` is the name of the logical type. The function's argument is a number of days since 1970-01-01 (Date), or
+        the time since midnight (Time) or since the epoch (Timestamp) in units of `unit_us` microseconds. `zone` is the
+        time zone of timestamps. The function raises ValueError if the database cannot store the value.
+        """
 
     def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values of a column of a table, converted to the driver's types."""
-        column, values = self.as_logical(table, column, values)
-        if column.schema.type is Type.FLOAT32 and table.column(column.name) in table.exact:
-            return [None if value is None else self.shortest_float(value) for value in values]
-        zone = dt.UTC if table.column(column.name) in table.instants else self.zone
-        convert = self.converter(column.schema, zone)
-        if column.is_timestamp:
-            read = timestamp_reader(column.name, self.config.timestamp_precision_mode)
-            to_driver = self.converter(_TIMESTAMP, zone)
-            convert = read if to_driver is None else lambda value: to_driver(read(value))
+        """Return the values of a column of a table, converted to the driver's types. Raises DataError."""
+        convert = self._converter_of(table, column)
         if convert is None:
             return values
         try:
             return [None if value is None else convert(value) for value in values]
-        except OverflowError as error:
-            raise DataError(f"field {column.name}: a timestamp in the time zone {zone} is out of range") from error
+        except ValueError:
+            return [None if value is None else self._converted(column, convert, value) for value in values]
+
+    def _converter_of(self, table: ExistingTable, column: Column) -> Convert:
+        name = table.column(column.name)
+        zone = dt.UTC if name in table.instants else self.zone
+        if column.schema.type is Type.FLOAT32 and name in table.exact:
+            return self.shortest_float
+        if column.is_timestamp:
+            read = timestamp_reader(column.name, self.config.timestamp_precision_mode)
+            return _chain(read, self.temporal_converter(TIMESTAMP, zone))
+        temporal = debezium_time(column.schema) if name in table.temporals else None
+        if temporal is not None:
+            return _chain(temporal.read, self.temporal_converter(temporal.logical.name or "", zone))
+        return self.converter(column.schema, zone)
+
+    def _converted(self, column: Column, convert: Callable[[Any], Any], value: Any) -> Any:
+        """Convert one value. Raises DataError with the column and the value."""
+        try:
+            return convert(value)
+        except ValueError as error:
+            kind = f" is not a valid {column.schema.name}" if column.schema.name else ""
+            raise DataError(f"field {column.name}: {value!r:.40}{kind}: {error}") from None
 
     def shortest_float(self, value: float) -> float | str:
         """Return a FLOAT32 value for a column that stores its digits: 0.1 and not 0.10000000149011612."""
         return float(float_text(value))
-
-    def as_logical(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> tuple[Column, Sequence[Any]]:
-        """Return the column and its values. If the table stores dates or times in it, convert Debezium's types."""
-        return as_logical(column, values) if table.column(column.name) in table.temporals else (column, values)
 
     # -- writes
 
@@ -471,7 +496,12 @@ class Database(ABC):
             cursor.close()
 
 
-_TIMESTAMP = Schema(Type.INT64, name=TIMESTAMP, version=1)
+def _chain(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: second(first(value))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def last_of_each_key(target: Target, values: list[Sequence[Any]]) -> list[Sequence[Any]]:
@@ -482,11 +512,6 @@ def last_of_each_key(target: Target, values: list[Sequence[Any]]) -> list[Sequen
         return values
     kept = sorted(last.values())
     return [[column[index] for index in kept] for column in values]
-
-
-def milliseconds_of_day(value: dt.time) -> int:
-    """Return the time of day in milliseconds."""
-    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
 
 
 def _is_exact(kind: Any) -> bool:

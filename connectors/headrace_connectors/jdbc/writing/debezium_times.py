@@ -6,18 +6,14 @@ whose SQL type is a date, a time or a timestamp. In other columns, it stores the
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.api.errors import DataError
 from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA
 from headrace.data.schema import Schema, Type
-from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.timestamps import timestamp_reader
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_EPOCH_DAY = _EPOCH.toordinal()
 _read_zoned = timestamp_reader("", "microseconds")
 
 
@@ -30,23 +26,23 @@ class DebeziumTime(NamedTuple):
     fraction_digits: int
     """The number of digits after the second: 3 or 6. Nanoseconds are truncated to microseconds."""
     read: Callable[[Any], Any]
-    """Converts a value to a value of the logical type. Raises ValueError or OverflowError."""
+    """Converts a value to days since 1970-01-01, microseconds since midnight, or an instant. Raises ValueError."""
 
 
-def _timestamp(per_second: int) -> Callable[[int], dt.datetime]:
-    return lambda value: _EPOCH + dt.timedelta(microseconds=value * 1_000_000 // per_second)
+def _timestamp(per_second: int) -> Callable[[int], int]:
+    return lambda value: value * 1_000_000 // per_second
 
 
-def _time(per_second: int) -> Callable[[int], dt.time]:
-    def read(value: int) -> dt.time:
+def _time(per_second: int) -> Callable[[int], int]:
+    def read(value: int) -> int:
         if not 0 <= value < 86_400 * per_second:
             raise ValueError("the time is not between 00:00 and 24:00")
-        return _timestamp(per_second)(value).time()
+        return value * 1_000_000 // per_second
 
     return read
 
 
-def _zoned_timestamp(text: str) -> dt.datetime:
+def _zoned_timestamp(text: str) -> int:
     try:
         return _read_zoned(text)
     except DataError:
@@ -54,7 +50,7 @@ def _zoned_timestamp(text: str) -> dt.datetime:
 
 
 _TYPES = {
-    "Date": DebeziumTime(Type.INT32, DATE_SCHEMA, 0, lambda days: dt.date.fromordinal(_EPOCH_DAY + days)),
+    "Date": DebeziumTime(Type.INT32, DATE_SCHEMA, 0, int),
     "Time": DebeziumTime(Type.INT32, TIME_SCHEMA, 3, _time(1000)),
     "MicroTime": DebeziumTime(Type.INT64, TIME_SCHEMA, 6, _time(1_000_000)),
     "NanoTime": DebeziumTime(Type.INT64, TIME_SCHEMA, 6, _time(1_000_000_000)),
@@ -72,22 +68,3 @@ def debezium_time(schema: Schema) -> DebeziumTime | None:
         return None
     found = _TYPES.get(schema.name.removeprefix(_PREFIX))
     return found if found is not None and found.type is schema.type else None
-
-
-def as_logical(column: Column, values: Sequence[Any]) -> tuple[Column, Sequence[Any]]:
-    """Return a column and its values with the logical type of Kafka Connect if the column has a Debezium type.
-
-    Otherwise, return both unchanged. Raises DataError for a value that has no logical value.
-    """
-    found = None if column.is_timestamp else debezium_time(column.schema)
-    if found is None:
-        return column, values
-    converted = []
-    for value in values:
-        try:
-            converted.append(None if value is None else found.read(value))
-        except (ValueError, OverflowError) as error:
-            reason = f"field {column.name}: {value!r:.40} is not a valid {column.schema.name}: {error}"
-            raise DataError(reason) from None
-    logical = found.logical.replace(optional=column.schema.optional)
-    return column._replace(schema=logical), converted

@@ -8,9 +8,10 @@ sent, because the server would end the connection.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -23,6 +24,8 @@ from sqlalchemy.engine import Engine
 from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
 from headrace.data.schema import Schema, Type
+from headrace_connectors.common.instants import DAY_US, date_text, datetimes, in_python_years, iso_text
+from headrace_connectors.common.time_zones import offset_at
 from headrace_connectors.jdbc.mysql_connections import is_denied, is_transient, mysql_engine, properties_of
 from headrace_connectors.jdbc.writing.database import RENAMING, Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.debezium_times import debezium_time
@@ -33,6 +36,8 @@ from headrace_connectors.jdbc.writing.unique_indexes import UniqueIndex, missing
 _KEY_LENGTH = 255
 _NAME_CHARACTERS_MAX = 64
 _SEVERAL_ROWS = 1242
+_LAST_YEAR = 9999
+_DATE_LENGTH = len("2026-11-24")
 _OF_RECORDS = frozenset(
     {1118, 1153, _SEVERAL_ROWS, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1643, 1644, 1690, 3140, 3819, 4025}
 )
@@ -157,6 +162,24 @@ class MysqlDatabase(Database):
         found = super().column_type(column)
         return f"VARCHAR({_KEY_LENGTH})" if column.is_key and found == "TEXT" else found
 
+    def temporal_converter(self, name: str, zone: dt.tzinfo, unit_us: int = 1) -> Callable[[int], str]:
+        """Return a function that converts dates, times or timestamps to text."""
+        if name == DATE_NAME:
+            return lambda days: date_text(days) or _text(days * DAY_US)[:_DATE_LENGTH]
+        to_naive = datetimes(unit_us, None)
+        if name == TIME_NAME:
+            return lambda count: to_naive(count).isoformat(" ")[_DATE_LENGTH + 1 :]
+
+        def utc_text(instant: int) -> str:
+            try:
+                return to_naive(instant).isoformat(" ")
+            except OverflowError:
+                return _text(instant * unit_us)
+
+        if zone is dt.UTC:
+            return utc_text
+        return lambda instant: utc_text(instant + offset_at(instant * unit_us, zone) // unit_us)
+
     def literal(self, schema: Schema, value: Any) -> str:
         """Return the value as SQL text, with backslashes doubled, because a backslash is MySQL's escape character."""
         return super().literal(schema, value).replace("\\", "\\\\") if isinstance(value, str) else super().literal(
@@ -257,6 +280,14 @@ class MysqlDatabase(Database):
     def begin(self, connection: Connection) -> None:
         """Begin a transaction."""
         connection.begin()
+
+
+def _text(time: int) -> str:
+    """Return the text of a wall-clock time. Raises ValueError for a year that MySQL does not support."""
+    value, years = in_python_years(time)
+    if years and not 0 <= value.year + years <= _LAST_YEAR:
+        raise ValueError(f"{iso_text(time, ' ')} is not between the years 0 and {_LAST_YEAR} of MySQL and MariaDB")
+    return f"{value.year + years:04d}{value.isoformat(' ')[4:]}"
 
 
 def _has_other_unique_index(target: Target) -> bool:

@@ -12,6 +12,7 @@ import datetime as dt
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import count
 from typing import Any, ClassVar
 
@@ -25,7 +26,10 @@ from headrace.api.errors import DataError
 from headrace.data.java import float_text
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import Schema, Type
+from headrace_connectors.common.instants import datetimes
+from headrace_connectors.common.time_zones import offset_at
 from headrace_connectors.jdbc.postgresql import is_denied, postgresql_engine
+from headrace_connectors.jdbc.postgresql_dates import date_text, timestamp_text
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.url import JdbcUrl
 from headrace_connectors.jdbc.writing.database import (
@@ -187,16 +191,21 @@ class PostgresqlDatabase(Database):
         """Return a function that converts non-null values to text in PostgreSQL's input format."""
         return _text_of(schema, zone)
 
+    def temporal_converter(self, name: str, zone: dt.tzinfo, unit_us: int = 1) -> Callable[[int], str]:
+        """Return a function that converts dates, times or timestamps to text in PostgreSQL's input format."""
+        return _temporal_text(name, zone, unit_us)
+
     def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
         """Convert a column's values to text in PostgreSQL's input format.
 
         Values that COPY accepts unchanged are not converted.
         """
-        column, values = self.as_logical(table, column, values)
         schema = column.schema
-        is_exact = schema.type is Type.FLOAT32 and table.column(column.name) in table.exact
-        is_plain = not column.is_timestamp and schema.name not in _LOGICAL and not is_exact
-        if is_plain and (schema.type in _SENT_UNCHANGED or (schema.type in _FLOATS and _are_finite(values))):
+        name = table.column(column.name)
+        is_temporal = debezium_time(schema) is not None and name in table.temporals
+        is_exact = schema.type is Type.FLOAT32 and name in table.exact
+        is_converted = column.is_timestamp or is_temporal or is_exact or schema.name in _LOGICAL
+        if not is_converted and (schema.type in _SENT_UNCHANGED or (schema.type in _FLOATS and _are_finite(values))):
             return values
         return super().convert(table, column, values)
 
@@ -371,9 +380,8 @@ def _on_conflict(target: Target) -> str:
 
 def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:
     """Return a function that converts non-null values of `schema` to text in PostgreSQL's input format."""
-    if schema.name == TIMESTAMP_NAME:
-        # The offset makes the text correct for columns with and without a time zone.
-        return lambda instant: instant.astimezone(zone).isoformat(" ")
+    if schema.name in (DATE_NAME, TIME_NAME, TIMESTAMP_NAME):
+        return _temporal_text(schema.name, zone, 1000)
     if schema.name == DECIMAL_NAME:
         return str
     if schema.type is Type.ARRAY and schema.value_schema is not None:
@@ -386,6 +394,31 @@ def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:
     if schema.type is Type.BYTES:
         return lambda value: "\\x" + bytes(value).hex()
     return str
+
+
+def _temporal_text(name: str, zone: dt.tzinfo, unit_us: int) -> Callable[[int], str]:
+    if name == DATE_NAME:
+        return date_text
+    if name == TIME_NAME:
+        to_naive = datetimes(unit_us, None)
+        return lambda count: to_naive(count).isoformat(" ").partition(" ")[2]
+    to_datetime = datetimes(unit_us, zone)
+
+    def timestamp(instant: int) -> str:
+        try:
+            # The offset makes the text correct for columns with and without a time zone.
+            return to_datetime(instant).isoformat(" ")
+        except OverflowError:
+            time = instant * unit_us
+            offset = offset_at(time, zone)
+            return timestamp_text(time + offset, offset=_offset_text(offset))
+
+    return timestamp
+
+
+@cache
+def _offset_text(offset: int) -> str:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.timezone(dt.timedelta(microseconds=offset))).isoformat()[19:]
 
 
 def _float_text(value: float) -> str:

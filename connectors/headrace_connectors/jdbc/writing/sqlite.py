@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ import sqlalchemy
 from sqlalchemy.engine import Engine
 
 from headrace.api.errors import DataError
-from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
+from headrace.data.logical import DATE_NAME, DECIMAL_NAME
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace_connectors.jdbc.dialects import engine_for
 from headrace_connectors.jdbc.names import split_name
@@ -30,7 +30,6 @@ from headrace_connectors.jdbc.writing.database import (
     Database,
     ExistingTable,
     Target,
-    milliseconds_of_day,
 )
 from headrace_connectors.jdbc.writing.fields import Column
 from headrace_connectors.jdbc.writing.runs import Run
@@ -43,7 +42,6 @@ _ABOUT_ONE_COLUMN = ("NOT NULL constraint failed: ", "cannot store ")
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT", "BLOB")
 _REAL_TYPES = ("REAL", "FLOA", "DOUB")
 _DAY_MS = 86_400_000
-_EPOCH = dt.date(1970, 1, 1)
 
 
 class SqliteDatabase(Database):
@@ -161,13 +159,13 @@ class SqliteDatabase(Database):
         """
         if schema.name == DECIMAL_NAME:
             return str
-        if schema.name == DATE_NAME:
-            return lambda day: (day - _EPOCH).days * _DAY_MS
-        if schema.name == TIME_NAME:
-            return milliseconds_of_day
-        if schema.name == TIMESTAMP_NAME:
-            return _milliseconds
-        return None
+        return super().converter(schema, zone)
+
+    def temporal_converter(self, name: str, zone: dt.tzinfo, unit_us: int = 1) -> Callable[[int], int]:
+        """Return a function that converts dates, times or timestamps to milliseconds."""
+        if name == DATE_NAME:
+            return lambda days: days * _DAY_MS
+        return int if unit_us == 1000 else lambda count: count * unit_us // 1000
 
     def literal(self, schema: Schema, value: Any) -> str:
         """Return the value as SQL text, with 1 and 0 for booleans."""
@@ -225,7 +223,3 @@ def _number(field: str, value: Decimal, is_real: bool) -> int | float:
             f"field {field}: SQLite cannot store {value} exactly as a number; create the column with the type TEXT"
         )
     return number
-
-
-def _milliseconds(instant: dt.datetime) -> int:
-    return (instant - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)

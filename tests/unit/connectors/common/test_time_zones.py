@@ -7,19 +7,20 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from headrace_connectors.common.instants import microseconds
 from headrace_connectors.common.time_zones import (
     check_time_zone,
     earliest_wall_clock,
     offsets_by_wall_clock,
     time_zone,
-    to_utc,
+    to_instant,
 )
 
 _NOON = dt.datetime(2026, 7, 1, 12)
 
 
 @pytest.mark.parametrize("name", ["UTC", "utc", "GMT", "UT", "Z", "+00:00", "GMT+0", "GMT-00:00"])
-def test_time_zone_names_for_utc_are_parsed_to_utc(name: str) -> None:
+def test_time_zone_names_for_utc_are_parsed_to_instant(name: str) -> None:
     assert time_zone(name) is dt.UTC
 
 
@@ -60,10 +61,10 @@ def test_unknown_time_zone_name_is_rejected(name: str) -> None:
         (dt.datetime(2026, 10, 25, 2, 30), dt.datetime(2026, 10, 25, 1, 30)),  # repeated
     ],
 )
-def test_local_time_that_a_clock_change_skips_or_repeats_is_converted_to_utc_with_the_offset_of_standard_time(
+def test_local_time_that_a_clock_change_skips_or_repeats_is_converted_to_instant_with_the_offset_of_standard_time(
     wall_clock: dt.datetime, utc: dt.datetime
 ) -> None:
-    assert to_utc(wall_clock, ZoneInfo("Europe/Berlin")) == utc.replace(tzinfo=dt.UTC)
+    assert to_instant(microseconds(wall_clock), ZoneInfo("Europe/Berlin")) == microseconds(utc)
 
 
 def test_each_change_of_the_utc_offset_is_returned_with_its_local_time() -> None:
@@ -86,12 +87,12 @@ def test_each_change_of_the_utc_offset_is_returned_with_its_local_time() -> None
         (dt.datetime(1, 1, 1), dt.datetime(1, 1, 1, 0, 53, 28)),
     ],
 )
-def test_if_to_utc_converts_two_local_times_to_the_same_utc_time_the_earlier_local_time_is_returned(
+def test_if_to_instant_converts_two_local_times_to_the_same_utc_time_the_earlier_local_time_is_returned(
     utc: dt.datetime, wall_clock: dt.datetime
 ) -> None:
     """In Berlin, for example, clocks are set forward from 02:00 to 03:00.
 
-    The function `to_utc` converts both the skipped local time 02:30 and the local time 03:30 to the UTC time 01:30. For
-    this UTC time, the function `earliest_wall_clock` returns 02:30.
+    The function `to_instant` converts both the skipped local time 02:30 and the local time 03:30 to the UTC time 01:30.
+    For this UTC time, the function `earliest_wall_clock` returns 02:30.
     """
-    assert earliest_wall_clock(utc.replace(tzinfo=dt.UTC), ZoneInfo("Europe/Berlin")) == wall_clock
+    assert earliest_wall_clock(microseconds(utc), ZoneInfo("Europe/Berlin")) == microseconds(wall_clock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 from typing import Any
@@ -13,7 +12,7 @@ from headrace.api.errors import ConfigErrors, DataError
 from headrace.data.batch import SinkBatch
 from headrace.data.headers import Headers
 from headrace.data.json_texts import JsonTexts
-from headrace.data.logical import DATE_SCHEMA
+from headrace.data.logical import DATE_SCHEMA, Date
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, map_of, struct
 from headrace.data.struct import Struct
 from headrace_connectors.elasticsearch.documents import Result, encode_batch
@@ -155,7 +154,7 @@ def test_record_with_a_value_that_is_not_an_object_is_rejected(value: object) ->
 def test_dates_are_written_as_milliseconds_and_maps_as_objects_or_arrays() -> None:
     """If compact.map.entries is false, a map is written as an array of objects with the fields `key` and `value`."""
     schema = struct([("day", DATE_SCHEMA), ("m", map_of(STRING_SCHEMA, INT32_SCHEMA))])
-    row = (dt.date(1970, 1, 2), {"a": 1})
+    row = (Date(1), {"a": 1})
     assert lines(encode([row], ["k"], schema))[1] == {"day": 86400000, "m": {"a": 1}}
     found = lines(encode([row], ["k"], schema, compact__map__entries="false"))[1]
     assert found["m"] == [{"key": "a", "value": 1}]

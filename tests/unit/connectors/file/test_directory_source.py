@@ -20,6 +20,7 @@ import pytest
 
 from headrace.api import ConfigErrors, ConnectError, DataError
 from headrace.api.config import config_def
+from headrace.data.logical import Date, Timestamp
 from headrace.data.schema import Type
 from headrace.testing import RestartSource
 from headrace.testing.conformance import SourceConformance
@@ -111,8 +112,8 @@ def test_csv_fields_are_converted_to_declared_column_types_and_the_null_text_is_
     run = read(tmp_path, format="csv", **more)
     first, second = values(run)
     assert first == {
-        "id": 7, "name": "a;'b", "price": Decimal("12.50"), "day": dt.date(2026, 11, 24),
-        "at": dt.datetime(2026, 11, 24, tzinfo=dt.UTC), "ok": True, "ratio": 0.5,
+        "id": 7, "name": "a;'b", "price": Decimal("12.50"), "day": Date.of(dt.date(2026, 11, 24)),
+        "at": Timestamp.of(dt.datetime(2026, 11, 24)), "ok": True, "ratio": 0.5,
     }  # fmt: skip
     assert second == {"id": -8} | dict.fromkeys(("name", "price", "day", "at", "ok", "ratio"))
     schema = run.records[0].value_schema

@@ -13,7 +13,7 @@ from sqlalchemy import DECIMAL, NUMERIC, UUID, BigInteger, DateTime, Integer
 from sqlalchemy.types import TypeEngine
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
-from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, Date, decimal_schema
 from headrace.data.schema import (
     BYTES_SCHEMA,
     FLOAT64_SCHEMA,
@@ -23,7 +23,8 @@ from headrace.data.schema import (
     STRING_SCHEMA,
     Schema,
 )
-from headrace_connectors.jdbc import generic, names, types
+from headrace_connectors.common.instants import microseconds
+from headrace_connectors.jdbc import generic, names, postgresql_dates, types
 from headrace_connectors.jdbc.connections import credentials
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect
@@ -32,10 +33,11 @@ from headrace_connectors.jdbc.rows import RowConverter
 from headrace_connectors.jdbc.source_config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import OffsetExpressions, TimestampExpression, coalesce, select
 from headrace_connectors.jdbc.tables import Table, group_tables, names_of_types
+from headrace_connectors.jdbc.temporal_values import FIRST_INSTANT, LAST_INSTANT, instant_converter
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema
 from headrace_connectors.jdbc.url import JdbcUrl, parse, validate_known
 
-NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+NOON = microseconds(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC))
 NO_OFFSET = TimestampIncrementingOffset()
 
 
@@ -145,13 +147,13 @@ def test_query_suffix_is_appended_after_the_order_by_clause() -> None:
 
 
 def test_source_offsets_have_the_format_of_confluents_connector() -> None:
-    offset = TimestampIncrementingOffset(dt.datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=dt.UTC), 42)
+    offset = TimestampIncrementingOffset(1767225600123456, 42)
     offset_map = {"incrementing": 42, "timestamp": 1767225600123, "timestamp_nanos": 123456000}
     assert offset.to_map() == offset_map
     assert TimestampIncrementingOffset.from_map(offset_map) == offset
     assert TimestampIncrementingOffset.from_map(None) == NO_OFFSET
     without_nanos = TimestampIncrementingOffset.from_map({"timestamp": 1767225600123})
-    assert without_nanos.timestamp == offset.timestamp.replace(microsecond=123000)  # type: ignore[union-attr]
+    assert without_nanos.timestamp == 1767225600123000
 
 
 def decimal_with_precision(precision: int, scale: int) -> Schema:
@@ -204,9 +206,7 @@ def test_decimal_conversion_that_would_lose_digits_is_rejected() -> None:
 def test_timestamp_granularity_setting_determines_the_type_and_unit_of_timestamp_values(
     granularity: str, expected: Any
 ) -> None:
-    convert = types.from_instant(granularity, dt.UTC)
-    assert convert is not None
-    assert convert(NOON.replace(microsecond=1)) == expected
+    assert instant_converter(granularity, dt.UTC)(NOON + 1) == expected
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,12 @@ def test_timestamp_granularity_setting_determines_the_type_and_unit_of_timestamp
 def test_timestamps_that_are_converted_to_text_are_in_the_time_zone_of_the_database(
     granularity: str, zeros: str
 ) -> None:
-    convert = types.from_instant(granularity, ZoneInfo("America/New_York"))
-    assert convert is not None
+    convert = instant_converter(granularity, ZoneInfo("America/New_York"))
     assert convert(NOON) == "2026-01-01T07:00:00.000000" + zeros
-    assert convert(NOON.replace(year=123, month=7)) == "0123-07-01T07:03:58.000000" + zeros  # the local mean time
+    noon_of_123 = microseconds(dt.datetime(123, 7, 1, 12))
+    assert convert(noon_of_123) == "0123-07-01T07:03:58.000000" + zeros  # the local mean time
+    assert convert(LAST_INSTANT) == "+292278994-08-17T03:12:55.807999" + zeros
+    assert convert(FIRST_INSTANT) == "-292275055-05-16T11:51:02.192000" + zeros
 
 
 def test_error_for_a_value_of_a_wrong_type_contains_the_table_the_column_and_the_row() -> None:
@@ -430,24 +432,23 @@ def test_offset_columns_of_a_table_come_from_the_first_mapping_pattern_that_matc
     assert config.incrementing_column_of("public.people") == ""
 
 
-DAY = JdbcColumn("day", DATE_SCHEMA.replace(optional=True), nullable=True, declared="DATE")
+DAY = JdbcColumn("day", DATE_SCHEMA.replace(optional=True), postgresql_dates.to_date, nullable=True, declared="DATE")
 KEYED = [JdbcColumn("id", INT64_SCHEMA, is_key=True, nullable=False), DAY]
-INFINITE = types.Unmappable("infinity", dt.date.max)
+INFINITE = 2**31 - 1  # PostgreSQL's binary format
 
 
 def convert_days(policy: str, *days: Any, column: JdbcColumn = DAY) -> list[Any]:
-    converter = RowConverter(
-        "shoes", [KEYED[0], column], is_checked=False, has_unmappable=True, unmappable_values=policy
-    )
+    converter = RowConverter("shoes", [KEYED[0], column], is_checked=False, unmappable_values=policy)
     return converter.convert(list(enumerate(days)))
 
 
 def test_date_out_of_range_is_replaced_or_skipped_or_rejected_as_configured() -> None:
     """The configuration key is unmappable.values."""
     day = dt.date(2026, 1, 1)
-    assert convert_days("null", day, INFINITE) == [(0, day), (1, None)]
-    assert convert_days("clamp", day, INFINITE) == [(0, day), (1, dt.date.max)]
-    assert convert_days("skip", day, INFINITE, None) == [(0, day), (2, None)]
+    count = Date.of(day)
+    assert convert_days("null", day, INFINITE) == [(0, count), (1, None)]
+    assert convert_days("clamp", day, INFINITE) == [(0, count), (1, 2**31 - 1)]
+    assert convert_days("skip", day, INFINITE, None) == [(0, count), (2, None)]
     message = (
         r"shoes, column day, row id=1: the column's type is DATE, but infinity is out of range; .* "
         "or set unmappable.values=null or clamp or skip"

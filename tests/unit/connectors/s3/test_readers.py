@@ -128,12 +128,12 @@ def test_huge_object_without_a_separator_is_read_or_rejected_in_linear_time_and_
 
 @pytest.mark.parametrize("invalid", [0, 5, 199])
 def test_rows_before_an_invalid_value_of_a_parquet_object_are_read(invalid: int) -> None:
-    days = pa.array([7_000_000 if number == invalid else 0 for number in range(200)], pa.int32()).cast(pa.date32())
+    times = pa.array([86_400_000 if number == invalid else 0 for number in range(200)], pa.int32())
     buffer = io.BytesIO()
-    pq.write_table(pa.table({"n": list(range(200)), "day": days}), buffer)
+    pq.write_table(pa.table({"n": list(range(200)), "time": times.cast(pa.time32("ms"))}), buffer)
     reader = open_reader(buffer.getvalue(), "parquet")
     assert [row[0] for row in items_of(reader)] == list(range(invalid))
-    with pytest.raises(DataError, match=rf"cannot read row {invalid + 1} or a row after it: column day"):
+    with pytest.raises(DataError, match=rf"cannot read row {invalid + 1} or a row after it: column time"):
         reader.raise_error()
 
 

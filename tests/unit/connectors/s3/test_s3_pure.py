@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headrace.api.errors import ConfigErrors, DataError, RecordErrors
 from headrace.data.headers import Headers
 from headrace.data.java import float32
+from headrace.data.logical import Timestamp
 from headrace.data.schema import FLOAT32_SCHEMA, INT32_SCHEMA, STRING_SCHEMA, array, struct
 from headrace.data.struct import Struct
 from headrace_connectors.s3.files import Encoded, PartitionFiles
@@ -164,6 +165,24 @@ class TestPartitioners:
         hourly = self.directories(batch, partitioner__class="HourlyPartitioner", **props)
         assert f"{daily[0]}/{hourly[0].rpartition('/')[2]}" == f"year={time[:4]}/month={time[5:7]}/{directory}"
 
+    @pytest.mark.parametrize(
+        ("timestamp_ms", "directory"),
+        [
+            (-(2**63), "era=BC/year=292275056/month=05/day=16/hour=11"),
+            (2**63 - 1, "era=AD/year=292278994/month=08/day=17/hour=03"),
+            (253402318799000, "era=AD/year=9999/month=12/day=31/hour=23"),
+            (-62135579038000, "era=AD/year=0001/month=01/day=01/hour=00"),  # local mean time
+            (-62135579039000, "era=BC/year=0001/month=12/day=31/hour=23"),
+        ],
+    )
+    def test_time_based_partitioner_supports_all_timestamps(self, timestamp_ms: int, directory: str) -> None:
+        batch = sink_batch([1], timestamps=[timestamp_ms])
+        assert self.directories(
+            batch, partitioner__class="TimeBasedPartitioner", timezone="America/New_York",
+            timestamp__extractor="Record", partition__duration__ms="3600000",
+            path__format="'era'=G/'year'=YYYY/'month'=MM/'day'=dd/'hour'=HH",
+        ) == [directory]  # fmt: skip
+
     def test_time_based_partitioner_rounds_timestamps_down_to_the_partition_duration(self) -> None:
         batch = sink_batch([1, 2], timestamps=[NOON + 899_999, NOON + 900_000])
         assert self.directories(
@@ -171,9 +190,7 @@ class TestPartitioners:
             partition__duration__ms="900000", path__format="HH-mm",
         ) == ["12-00", "12-15"]  # fmt: skip
 
-    @pytest.mark.parametrize(
-        "value", [NOON, str(NOON), "2026-07-01T12:00:00Z", dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]
-    )
+    @pytest.mark.parametrize("value", [NOON, str(NOON), "2026-07-01T12:00:00Z", Timestamp(NOON)])
     def test_time_based_partitioner_with_the_record_field_extractor_reads_timestamps_from_a_field(
         self, value: Any
     ) -> None:
