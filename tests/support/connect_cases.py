@@ -1,0 +1,686 @@
+"""Hypothesis strategies for the cases of classes of Kafka Connect, in the form of `support.connect_values`.
+
+The strategies generate odd input on purpose: nested structs with defaults, nulls everywhere, numbers at the ends of
+their ranges, unpaired surrogates, fields that a configuration names but that do not exist, and invalid configurations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from headrace.data.logical import DATE_NAME, DECIMAL_NAME, MILLIS_PER_DAY, TIME_NAME, TIMESTAMP_NAME
+from headrace.data.schema import INT_RANGES, Type
+from support.connect_values import double_bits, float_bits
+
+Form = Any
+"""The form of a schema or of a value."""
+
+NAMES = ("a", "b", "c", "ts", "x", "a.b", "é", "\U0001f600", "`q`", "a b")
+MISSING = "missing"
+TEXTS = (
+    *("", " ", "a", "5", "-128", "128", "+5", " 7 ", "32768", "2147483648", "9223372036854775808", "0", "-0", "007"),
+    *("1.5", "-0.0", "1e3", "1e400", "NaN", "Infinity", "-Infinity", "0x1p3", "1f", "2D", "\u0663", "\uff15", "1_000"),
+    *("true", "TRUE", "False", "yes", "null", "2024-02-29", "2024-02-29T12:34:56.789Z", "12:34:56.789Z", "[1,2]"),
+    *('{"a":1}', '["x",null]', "é", "\U0001f600", "\ud800", "x\udc00y", "\x00", '"', "\\", "\u2028", "\ufeff", "a\nb"),
+    *("\x7f", "</script>", "\u0130", "\u3000 5", "\u00a0", "1,5", "'", "\t5"),
+)
+_INTS = {type_.value: bounds for type_, bounds in INT_RANGES.items()}
+_FLOATS = (0.0, -0.0, 1.0, -1.5, 0.1, 1e7, 1e-3, 9.999e6, 1e21, 2.0**24 + 1, 2.0**31, 2.0**63, -(2.0**63), 2.0**53 + 1)
+_ODD_FLOATS = (*_FLOATS, 5e-324, 1.7976931348623157e308, 2.2250738585072014e-308, float("inf"), float("nan"), 1e10)
+_ODD_FLOATS32 = (*(each for each in _FLOATS), 1.401298464324817e-45, 3.4028234663852886e38, float("inf"), float("nan"))
+_CASES_MAX = 8
+
+
+def _text() -> st.SearchStrategy[str]:
+    # Two unpaired surrogates that are adjacent would be one character in Java.
+    alphabet = st.characters(exclude_categories=["Cs"])
+    return st.sampled_from(TEXTS) | st.text(alphabet, max_size=8)
+
+
+def _number(low: int, high: int) -> st.SearchStrategy[int]:
+    return st.sampled_from((0, 1, -1, low, high)) | st.integers(low, high)
+
+
+_MILLIS = st.sampled_from((0, -1, 1, 999, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999)) | st.integers(
+    -62_135_596_800_000, 253_402_300_799_999
+)
+_SCALARS: dict[str, st.SearchStrategy[Form]] = {
+    **{type_: _number(*bounds).map(lambda number, type_=type_: [type_, number]) for type_, bounds in _INTS.items()},
+    "float32": (st.sampled_from(_ODD_FLOATS32) | st.floats(width=32)).map(lambda each: ["float32", float_bits(each)]),
+    "float64": (st.sampled_from(_ODD_FLOATS) | st.floats()).map(lambda each: ["float64", double_bits(each)]),
+    "boolean": st.booleans().map(lambda each: ["boolean", each]),
+    "string": _text().map(lambda each: ["string", each]),
+    "bytes": st.binary(max_size=6).map(lambda each: ["bytes", each.hex()]),
+    DATE_NAME: st.integers(-719_162, 2_932_896).map(lambda days: ["date", days * MILLIS_PER_DAY]),
+    TIME_NAME: (st.sampled_from((0, 1, MILLIS_PER_DAY - 1)) | st.integers(0, MILLIS_PER_DAY - 1)).map(
+        lambda each: ["date", each]
+    ),
+    TIMESTAMP_NAME: _MILLIS.map(lambda each: ["date", each]),
+}
+_UNSCALED = _number(-(10**4), 10**4) | st.integers(-(10**40), 10**40)
+_LOGICAL = {DATE_NAME: "int32", TIME_NAME: "int32", TIMESTAMP_NAME: "int64", DECIMAL_NAME: "bytes"}
+_PRIMITIVE = st.sampled_from((*(type_.value for type_ in Type if type_.is_primitive), *_LOGICAL))
+_ANY_TYPE = st.sampled_from(
+    (*(type_.value for type_ in Type if type_.is_primitive), *_LOGICAL, "struct", "struct", "array", "map")
+)
+_ATTRIBUTES = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(("n", "com.example.N", "\U0001f600")),
+        "version": st.sampled_from((1, 0, -1, 2**31 - 1)),
+        "doc": st.sampled_from(("d", "", "é")),
+        "parameters": st.sampled_from(({"k": "v"}, {"k": "", "l": "é"})),
+    },
+)
+_NO_ATTRIBUTES: dict[str, Any] = {}
+_ONE_IN_FOUR = st.sampled_from((False, False, False, True))
+_ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
+_ONE_IN_THIRTY = st.sampled_from((False,) * 29 + (True,))
+_MAP_KEY = st.sampled_from(("string", "int32"))
+
+
+# ---- schemas and values ----------------------------------------------------------------------------------------------
+
+
+def draw_schema(draw: Any, types: st.SearchStrategy[str] = _ANY_TYPE, depth: int = 2) -> Form:
+    """Draw a schema. A struct contains up to five fields and `depth` further levels."""
+    kind = draw(types)
+    form: dict[str, Any] = dict(draw(_ATTRIBUTES)) if draw(_ONE_IN_FOUR) else {}
+    form["type"] = _LOGICAL.get(kind, kind)
+    if kind in _LOGICAL:
+        form |= {"name": kind, "version": 1}
+        if kind == DECIMAL_NAME:
+            form["parameters"] = {**form.get("parameters", {}), "scale": str(draw(st.sampled_from((0, 2, 5, -3))))}
+    inner = _ANY_TYPE if depth > 1 else _PRIMITIVE
+    if kind == "struct":
+        names = draw(st.lists(st.sampled_from(NAMES), max_size=5, unique=True))
+        form["fields"] = [[name, draw_schema(draw, inner, depth - 1)] for name in names]
+    elif kind == "array":
+        form["values"] = draw_schema(draw, inner, depth - 1)
+    elif kind == "map":
+        form["keys"] = {"type": draw(_MAP_KEY)}
+        form["values"] = draw_schema(draw, inner, depth - 1)
+    if draw(_ONE_IN_FOUR):
+        form["default"] = draw_value(draw, form)
+    if draw(st.booleans()):
+        form["optional"] = True
+    return form
+
+
+def draw_value(draw: Any, schema: Form | None, depth: int = 2) -> Form:
+    """Draw a value of a schema, or without a schema."""
+    if schema is None:
+        return draw_schemaless(draw, depth)
+    if schema.get("optional") and draw(_ONE_IN_EIGHT):
+        return None
+    kind, name = schema["type"], schema.get("name")
+    if name == DECIMAL_NAME:
+        return ["decimal", str(draw(_UNSCALED)), int(schema["parameters"]["scale"])]
+    if name in _LOGICAL:
+        return draw(_SCALARS[name])
+    if kind == "struct":
+        return ["struct", [_field_value(draw, field) for _, field in schema["fields"]]]
+    if kind == "array":
+        return ["array", [draw_value(draw, schema["values"]) for _ in range(draw(st.integers(0, 2)))]]
+    if kind == "map":
+        keys = draw(st.lists(_SCALARS[schema["keys"]["type"]], max_size=2, unique_by=repr))
+        return ["map", [[key, draw_value(draw, schema["values"])] for key in keys]]
+    return draw(_SCALARS[kind])
+
+
+def _field_value(draw: Any, schema: Form) -> Form:
+    if "default" in schema and draw(_ONE_IN_FOUR):
+        return None  # Java's Struct allows null in required fields that have a default
+    return draw_value(draw, schema)
+
+
+_SCHEMALESS = st.sampled_from(
+    ("int64", "float64", "float32", "boolean", "string", "string", "bytes", "decimal", "date", "null", "array", "map")
+)
+
+
+def draw_schemaless(draw: Any, depth: int = 2) -> Form:
+    """Draw a value without a schema."""
+    kind = draw(_SCHEMALESS)
+    if kind == "map" and depth > 0:
+        return draw_map(draw, depth)
+    if kind == "array" and depth > 0:
+        return ["array", [draw_schemaless(draw, depth - 1) for _ in range(draw(st.integers(0, 2)))]]
+    if kind == "decimal":
+        return ["decimal", str(draw(_UNSCALED)), draw(st.integers(-3, 5))]
+    if kind == "date":
+        return draw(_SCALARS[TIMESTAMP_NAME])
+    return draw(_SCALARS[kind]) if kind in _SCALARS else None
+
+
+def draw_map(draw: Any, depth: int = 2) -> Form:
+    """Draw a map with string keys and without a schema."""
+    names = draw(st.lists(st.sampled_from(NAMES), max_size=5, unique=True))
+    return ["map", [[["string", name], draw_schemaless(draw, depth - 1)] for name in names]]
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+TOPICS = ("t", "topic-1", "a.b.c", "prod_db.public.orders-2024", "x-y-z", "T1")
+HEADERS = ("h", "g", "a", "é")
+_STRING: Form = {"type": "string", "optional": True}
+_OTHER_SIDES = ((None, None), (0, ["string", "k"]), (None, ["int64", 5]), (0, None))
+_TIMES = st.none() | _MILLIS
+_RECORD_TYPES = st.sampled_from((*("struct",) * 6, "string", "int64", "any"))
+
+
+@st.composite
+def record_cases(draw: Any, side: str) -> tuple[list[Form], list[Form]]:
+    """Draw schemas and records. `side` is the side with the complex data: key or value."""
+    schemas: list[Form] = [_STRING]
+    for _ in range(draw(st.sampled_from((0, 1, 1, 1, 2)))):
+        kind = draw(_RECORD_TYPES)
+        schemas.append(draw_schema(draw, _ANY_TYPE if kind == "any" else st.just(kind)))
+    header_schemas = len(schemas)
+    schemas.append(draw_schema(draw, _PRIMITIVE))
+    records = []
+    choices = st.sampled_from((None, *range(1, header_schemas)) if header_schemas > 1 else (None,))
+    for _ in range(draw(st.integers(1, _CASES_MAX))):
+        index = draw(choices)
+        if index is not None:
+            value = draw_value(draw, schemas[index])
+        elif draw(_ONE_IN_EIGHT):
+            value = draw_schemaless(draw)
+        else:
+            value = draw_map(draw)
+        data, other = (index, value), draw(st.sampled_from(_OTHER_SIDES))
+        key, value = (data, other) if side == "key" else (other, data)
+        is_source = draw(_ONE_IN_FOUR)
+        partition = draw(st.sampled_from((0, 3, 2**31 - 1, None))) if is_source else draw(st.sampled_from((0, 3)))
+        headers = [
+            [name, header_schemas, draw_value(draw, schemas[header_schemas])]
+            for name in draw(st.lists(st.sampled_from(HEADERS), max_size=2))
+        ]
+        topic = draw(st.sampled_from(TOPICS))
+        records.append([is_source, topic, partition, *key, *value, draw(_TIMES), headers])
+    return schemas, records
+
+
+# ---- configurations --------------------------------------------------------------------------------------------------
+
+_NAME = st.sampled_from((*NAMES, MISSING))
+_BOOLEAN = st.sampled_from((*("true", "false") * 6, "TRUE", " false ", "maybe"))
+_REPLACE_NULL = {"replace.null.with.default": _BOOLEAN}
+_CAST_TARGETS = ("int8", "int16", "int32", "int64", "float32", "float64", "boolean", "string")
+_CAST_TYPES = st.sampled_from((*_CAST_TARGETS * 4, "string", "INT8", "bytes"))
+
+
+def _csv(items: st.SearchStrategy[str], max_size: int = 3) -> st.SearchStrategy[str]:
+    separators = st.sampled_from((",", ",", ",", " , "))
+    return st.builds(lambda parts, by: by.join(parts), st.lists(items, max_size=max_size), separators)
+
+
+def _rarely(strategy: st.SearchStrategy[str], odd: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return _ONE_IN_THIRTY.flatmap(lambda is_odd: odd if is_odd else strategy)
+
+
+_PATH = st.lists(_NAME | st.sampled_from(("`a.b`", "", "`", "`a", "b`", "\\`q\\`")), min_size=1, max_size=3).map(
+    ".".join
+)
+_SYNTAX = {"field.syntax.version": st.sampled_from((*("V1", "V2", "V2") * 5, "v2", "V3"))}
+_CSV_NAMES = _rarely(_csv(_NAME), st.sampled_from(("", ",", "a,a", "a,,b", " a ")))
+_FIELD_OR_PATH = _NAME | _PATH
+_INSERTED = st.builds(
+    lambda name, suffix: name + suffix, _NAME | st.just("new"), st.sampled_from(("", "", "!", "?", "!?", "?!"))
+)
+_PRECISIONS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
+_PATTERNS = st.sampled_from(
+    (
+        *(
+            "yyyy-MM-dd",
+            "yyyyMMdd",
+            "yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
+            "yyyy-MM-dd HH:mm:ss z",
+            "EEE, d MMM yyyy",
+            "yy/M/d",
+        ),
+        *(
+            "hh:mm a",
+            "KK:mm:ss a",
+            "kk:mm",
+            "D yyyy",
+            "YYYY-'W'ww-u",
+            "F W",
+            "G yyyy",
+            "''yyyy''",
+            "HHmmssSSS",
+            "Z",
+            "X",
+        ),
+        *("yyyy-MM-dd'T'HH:mm:ss zzzz", "MMMM d, yyyy", "EEEE", "SS", "y", "LLLL", "yyyy-MM-dd HH", "b"),
+    )
+)
+
+
+def _config(required: dict[str, Any] | None = None, optional: dict[str, Any] | None = None) -> Any:
+    """Generate configurations. In few of them, a required key is missing."""
+    needed, extra = required or {}, optional or {}
+    complete = st.fixed_dictionaries(needed, optional=extra)
+    incomplete = st.fixed_dictionaries({}, optional={**needed, **extra})
+    return _ONE_IN_THIRTY.flatmap(lambda is_odd: incomplete if is_odd else complete)
+
+
+_REGEXES = st.sampled_from(
+    (
+        *("(.*)-(\\d+)", ".*", "t", "\\w+", "(.)(.)?.*") * 3,
+        "(?<n>[a-z]+).*",
+        "(a)|(t)",
+        "[",
+        "\\p{Alpha}+.*",
+        "(?i)T.*",
+        "",
+    )
+)
+_REPLACEMENTS = st.sampled_from(
+    ("$1", "x", "${n}-y", "$2_$1", "$0", "\\$1", "$3", "${m}", "$", "\\", "", "$10", "pre-$1", "$1$2", "${1}")
+)
+
+TRANSFORMS: dict[str, st.SearchStrategy[dict[str, str]]] = {
+    "Cast$": _config(
+        {
+            "spec": _rarely(
+                _csv(st.builds(lambda name, type_: f"{name}:{type_}", _NAME, _CAST_TYPES)) | _CAST_TYPES,
+                st.sampled_from(
+                    ("a:int8:x", "a: int8", "int8,int16", "a:int8,a:string", ":int8", "a:", "", "int8,b:int8")
+                ),
+            )
+        },
+        _REPLACE_NULL,
+    ),
+    "DropHeaders": _config({"headers": _rarely(_csv(st.sampled_from(HEADERS)), st.sampled_from(("", ",", "h,h")))}),
+    "ExtractField$": _config({"field": _FIELD_OR_PATH}, {**_REPLACE_NULL, **_SYNTAX}),
+    "Filter": _config(),
+    "Flatten$": _config(None, {"delimiter": st.sampled_from((".", "_", "", "\U0001f600", "a"))}),
+    "HeaderFrom$": st.integers(1, 2).flatmap(
+        lambda count: _config(
+            {
+                "fields": _rarely(st.lists(_NAME, min_size=count, max_size=count).map(",".join), _CSV_NAMES),
+                "headers": st.lists(st.sampled_from(HEADERS), min_size=count, max_size=count).map(",".join),
+                "operation": st.sampled_from((*("move", "copy") * 8, "MOVE")),
+            },
+            _REPLACE_NULL,
+        )
+    ),
+    "HoistField$": _config({"field": _NAME | st.just("")}),
+    "InsertField$": _config(
+        None,
+        {
+            "topic.field": _INSERTED,
+            "partition.field": _INSERTED,
+            "offset.field": _INSERTED,
+            "timestamp.field": _INSERTED,
+            "static.field": _INSERTED,
+            "static.value": _text(),
+            **_REPLACE_NULL,
+        },
+    ),
+    "InsertHeader": _config({"header": st.sampled_from(HEADERS), "value.literal": _text()}),
+    "MaskField$": _config(
+        {"fields": _CSV_NAMES}, {"replacement": _text() | st.sampled_from(("42", "-1.5", "300")), **_REPLACE_NULL}
+    ),
+    "RegexRouter": _config({"regex": _REGEXES, "replacement": _REPLACEMENTS}),
+    "ReplaceField$": _config(
+        None,
+        {
+            "exclude": _CSV_NAMES,
+            "include": _CSV_NAMES,
+            "renames": _rarely(
+                _csv(st.builds(lambda old, new: f"{old}:{new}", _NAME, _NAME | st.sampled_from(("z", "y")))),
+                st.sampled_from(("a", "a:", ":b", "a:b:c", "")),
+            ),
+            **_REPLACE_NULL,
+        },
+    ),
+    "SetSchemaMetadata$": _config(
+        None,
+        {
+            "schema.name": st.sampled_from(("n", "", "com.example.M")),
+            "schema.version": st.sampled_from((*("1", "-1", " 2 ", "2147483647") * 4, "x", "99999999999", "1.0")),
+            **_REPLACE_NULL,
+        },
+    ),
+    "TimestampConverter$": _config(
+        {"target.type": st.sampled_from((*("string", "unix", "Date", "Time", "Timestamp") * 4, "date"))},
+        {
+            "field": _NAME | st.just(""),
+            "format": _PATTERNS,
+            "unix.precision": st.sampled_from((*_PRECISIONS * 4, "Seconds")),
+            **_REPLACE_NULL,
+        },
+    ),
+    "TimestampRouter": _config(
+        None,
+        {
+            "topic.format": st.sampled_from(
+                ("${topic}-${timestamp}", "x", "${timestamp}", "${topic}$1", "", "${topic}\\", "${topic}${topic}")
+            ),
+            "timestamp.format": _PATTERNS,
+        },
+    ),
+    "ValueToKey": _config({"fields": _CSV_NAMES}, _REPLACE_NULL),
+}
+"""Configurations of Kafka Connect's transforms. Names that end with $ have a variant for keys and one for values."""
+
+PREDICATES: dict[str, st.SearchStrategy[dict[str, str]]] = {
+    "HasHeaderKey": _config({"name": st.sampled_from((*HEADERS, "", " "))}),
+    "RecordIsTombstone": _config(),
+    "TopicNameMatches": _config({"pattern": _REGEXES}),
+}
+
+
+# ---- converters ------------------------------------------------------------------------------------------------------
+
+CONVERTERS: dict[str, Any] = {
+    "json.JsonConverter": _config(
+        None,
+        {
+            "schemas.enable": _BOOLEAN,
+            "schemas.cache.size": st.sampled_from(("1", "0", "1000", "x")),
+            "decimal.format": st.sampled_from(("BASE64", "NUMERIC", "numeric", "BASE64", "NUMERIC", "text")),
+            **_REPLACE_NULL,
+        },
+    ),
+    "storage.StringConverter": _config(
+        None,
+        {
+            "converter.encoding": st.sampled_from(
+                ("UTF-8", "UTF8", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "windows-1252", "nope")
+            )
+        },
+    ),
+    **{
+        f"converters.{name}Converter": st.just({})
+        for name in ("Double", "Float", "Long", "Integer", "Short", "Boolean", "ByteArray")
+    },
+}
+"""Configurations of Kafka Connect's converters, by their names without ``org.apache.kafka.connect``."""
+
+SIMPLE_HEADER_CONVERTER = "storage.SimpleHeaderConverter"
+
+
+@st.composite
+def write_cases(draw: Any, types: st.SearchStrategy[str] = _ANY_TYPE) -> tuple[list[Form], list[Form]]:
+    """Draw schemas, and cases that convert Connect data to bytes."""
+    schemas = [draw_schema(draw, types) for _ in range(draw(st.integers(1, 2)))]
+    indexes = st.sampled_from((None, *range(len(schemas)), *range(len(schemas))))
+    cases = []
+    for _ in range(draw(st.integers(1, _CASES_MAX))):
+        index = draw(indexes)
+        value = None if draw(_ONE_IN_THIRTY) else draw_value(draw, None if index is None else schemas[index])
+        if index is not None and value is None and not schemas[index].get("optional"):
+            index = None
+        cases.append(["from", index, value])
+    return schemas, cases
+
+
+def read_cases(data: st.SearchStrategy[bytes]) -> st.SearchStrategy[tuple[list[Form], list[Form]]]:
+    """Generate cases that convert bytes to Connect data."""
+    items = st.none() | data if data is not _JSON_TEXTS else data
+    return st.lists(items, min_size=1, max_size=_CASES_MAX).map(
+        lambda drawn: ([], [["to", None if item is None else item.hex()] for item in drawn])
+    )
+
+
+def _number_bytes() -> st.SearchStrategy[bytes]:
+    return st.sampled_from((b"\0", b"\1", b"\2", b"")) | st.binary(max_size=9)
+
+
+_TEXT_BYTES = (
+    _text().map(lambda text: text.encode("utf-8", "surrogatepass"))
+    | st.binary(max_size=8)
+    | st.sampled_from(
+        (b"\xef\xbb\xbfa", b"\xff\xfea\0", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xc0\x80", b"\xf4\x90\x80\x80")
+    )
+)
+_HEADER_SCALARS = st.sampled_from(
+    (
+        *TEXTS,
+        *(
+            "1",
+            "12",
+            "-3.25",
+            "a b",
+            '"q"',
+            '"a\\"b"',
+            "1.0",
+            "1e-50",
+            "3.5e38",
+            "9223372036854775807",
+            "0x10",
+            ".5",
+            "5.",
+        ),
+        *(
+            "14:34:54.346Z",
+            "2019-08-23T14:34:54.346+0000",
+            "2019-08-23T14:34:54.346+01:00",
+            "2019-02-30",
+            "12345-01-01",
+        ),
+        *("-", "--5", "- 5", "1 2", "1_0", "1L", "true ", "nullx", "NULL", "1E3", "+1.5", "00", "-00.10", "\\", '\\"'),
+    )
+)
+
+
+def _header_list(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    parts = st.lists(items, max_size=3)
+    by = st.sampled_from((",", ", ", " , ", ",,", ";"))
+    return st.builds(lambda parts, by: "[" + by.join(parts) + "]", parts, by)
+
+
+def _header_map(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    pairs = st.builds(
+        lambda key, by, value: key + by + value, items, st.sampled_from((":", ": ", " : ", "=", "")), items
+    )
+    return st.lists(pairs, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}")
+
+
+HEADER_TEXTS = st.recursive(
+    _HEADER_SCALARS | _HEADER_SCALARS.map(lambda text: f'"{text}"'),
+    lambda inner: _header_list(inner) | _header_map(inner),
+    max_leaves=5,
+) | st.text(st.sampled_from('[]{}",: \\1a.-tnulre'), max_size=10)
+"""Texts that ``Values.parseString`` parses, for example as lists and maps, and texts that are similar to such texts."""
+
+
+# ---- JSON texts ------------------------------------------------------------------------------------------------------
+
+_JSON_SCALARS = st.sampled_from(
+    (
+        *("null", "true", "false", "0", "-0", "1", "-1", "1.0", "1e5", "1E+2", "-0.0", "1e400", "1e-400", "0.1", "300"),
+        *(
+            "2147483648",
+            "9223372036854775808",
+            "123456789012345678901234567890",
+            "0.10",
+            "1.10e2",
+            "123456.789012345678901",
+        ),
+        *("NaN", "Infinity", "-Infinity", "01", "+1", ".5", "1.", "- 1", "tru", "nul", "'a'", "", "0x1"),
+        *(
+            '""',
+            '"a"',
+            '"AQ=="',
+            '"AQ"',
+            '"A Q=="',
+            '"-_8="',
+            '"\\u0041"',
+            '"\\ud83d\\ude00"',
+            '"\\ud800"',
+            '"\\udc00x"',
+            '"\\x"',
+        ),
+        *(
+            '"\\n\\t\\"\\\\\\/\\b\\f\\r"',
+            '"a\nb"',
+            '"a\tb"',
+            '"\0"',
+            '"\x7f"',
+            '"\ufeff"',
+            '"\U0001f600"',
+            '"é"',
+            '"5"',
+            '"1.5"',
+            '"true"',
+        ),
+    )
+)
+_JSON_SCALARS_VALID = st.sampled_from(
+    (
+        "null",
+        "true",
+        "1",
+        "-1",
+        "1.0",
+        "1.5e3",
+        "300",
+        "0.10",
+        '""',
+        '"a"',
+        '"AQ=="',
+        '"5"',
+        "[]",
+        "{}",
+        "[1]",
+        '{"a":1}',
+    )
+)
+_SPACE = st.sampled_from(("", "", "", " ", "\n", "\t\r", "\ufeff", "\x0b", "/**/"))
+
+
+def _json_array(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.lists(items, max_size=3).map(lambda parts: "[" + ",".join(parts) + "]")
+
+
+def _json_object(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    names = st.sampled_from(('"a"', '"b"', '"\\u0061"', '"schema"', '"payload"', '""', '"é"'))
+    pairs = st.builds(lambda name, item: f"{name}:{item}", names, items)
+    return st.lists(pairs, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}")
+
+
+_JSON_VALUES = st.recursive(_JSON_SCALARS, lambda inner: _json_array(inner) | _json_object(inner), max_leaves=4)
+_DEEP = st.builds(
+    lambda depth, open_, close: open_ * depth + "1" + close * depth,
+    st.sampled_from((10, 100, 499, 500, 501, 998, 999, 1000, 1001, 2000)),
+    st.just("["),
+    st.just("]"),
+) | st.sampled_from((10, 499, 998, 999, 1000, 1001)).map(lambda depth: '{"a":' * depth + "1" + "}" * depth)
+_SCHEMA_TYPES = ("int8", "int16", "int32", "int64", "float", "double", "boolean", "string", "bytes")
+_LOGICAL_NAMES = (DATE_NAME, TIME_NAME, TIMESTAMP_NAME, DECIMAL_NAME)
+
+
+def _json_member(name: str, items: tuple[str, ...]) -> st.SearchStrategy[str]:
+    return st.sampled_from(items).map(lambda item: f',"{name}":{item}')
+
+
+_OPTIONAL_MEMBERS = st.lists(
+    _json_member("optional", ("true", "true", "true", "false", "1", "null", '"x"'))
+    | _json_member("default", ("null", "1", '"a"', "true", "1.5", "[]", '"AQ=="', '{"a":1}', "[1]"))
+    | _json_member("name", ('"n"', "null", "5", '""'))
+    | _json_member("version", ("1", '"1"', "null", "1.5", "2147483648", "true"))
+    | _json_member("doc", ('"d"', "null", "5"))
+    | _json_member("parameters", ('{"k":"v"}', "{}", "null", '{"k":1}', "[]", '"x"')),
+    max_size=3,
+).map("".join)
+_SCALAR_SCHEMAS = st.builds(
+    lambda type_, members: f'{{"type":"{type_}"{members}}}',
+    st.sampled_from((*_SCHEMA_TYPES * 3, "float32", "float64", "INT8", "date", "")),
+    st.just("") | _OPTIONAL_MEMBERS,
+)
+_LOGICAL_SCHEMAS = st.builds(
+    lambda type_, name, scale, optional: f'{{"type":"{type_}","name":"{name}","version":1{scale}{optional}}}',
+    st.sampled_from(("int32", "int64", "bytes", "bytes")),
+    st.sampled_from(_LOGICAL_NAMES),
+    st.sampled_from((',"parameters":{"scale":"2"}', ',"parameters":{"scale":"2"}', "", ',"parameters":{"scale":"x"}')),
+    st.sampled_from(("", ',"optional":true')),
+)
+
+
+def _containers(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    fields = st.lists(
+        st.builds(
+            lambda schema, name: f'{schema[:-1]},"field":{name}}}' if schema.endswith("}") else schema,
+            inner,
+            st.sampled_from((*('"a"', '"b"', '"c"') * 5, '""', "null", "5")),
+        ),
+        max_size=3,
+    )
+    structs = st.builds(
+        lambda parts, members: f'{{"type":"struct","fields":[{",".join(parts)}]{members}}}',
+        fields,
+        st.just("") | _OPTIONAL_MEMBERS,
+    )
+    arrays = st.builds(
+        lambda item, members: f'{{"type":"array","items":{item}{members}}}', inner, st.just("") | _OPTIONAL_MEMBERS
+    )
+    maps = st.builds(
+        lambda key, item: f'{{"type":"map","keys":{key},"values":{item}}}',
+        st.just('{"type":"string"}') | inner,
+        inner,
+    )
+    broken = st.sampled_from(
+        ('{"type":"struct"}', '{"type":"array"}', '{"type":"map"}', "{}", '{"type":5}', '"int8"', "null")
+    )
+    return structs | structs | arrays | maps | _ONE_IN_EIGHT.flatmap(lambda is_odd: broken if is_odd else structs)
+
+
+_JSON_SCHEMAS = st.recursive(_SCALAR_SCHEMAS | _LOGICAL_SCHEMAS, _containers, max_leaves=4)
+_PAYLOADS = st.recursive(
+    _JSON_SCALARS_VALID,
+    lambda inner: (
+        _json_array(inner)
+        | st.lists(st.builds(lambda name, item: f'"{name}":{item}', st.sampled_from("abcd"), inner), max_size=3).map(
+            lambda parts: "{" + ",".join(parts) + "}"
+        )
+    ),
+    max_leaves=4,
+)
+_ENVELOPES = st.builds(
+    lambda schema, payload, odd: (
+        (odd or '{"schema":%s,"payload":%s}').replace("%s", schema, 1).replace("%s", payload, 1)
+    ),
+    _JSON_SCHEMAS,
+    _PAYLOADS | _JSON_SCALARS,
+    st.sampled_from(
+        (
+            *("",) * 20,
+            '{"payload":%s,"schema":%s}',
+            '{"schema":%s}',
+            '{"payload":%s}',
+            '{"schema":%s,"payload":%s,"x":1}',
+            '{ "schema" : %s , "payload" : %s }\n',
+            '{"schema":null,"payload":%s}',
+            '{"schema":%s,"schema":%s,"payload":1}',
+        )
+    ),
+)
+_JSON_STRINGS = st.builds(
+    lambda before, text, after: before + text + after,
+    _SPACE,
+    _JSON_VALUES,
+    st.sampled_from(("", "", "", " ", "x", "1", "]", "\n{}")),
+)
+_ENCODINGS = st.sampled_from((*("utf-8",) * 12, "utf-8-sig", "utf-16", "utf-16-be", "utf-32-le", "latin-1"))
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    return text.encode(encoding, "replace")
+
+
+_JSON_TEXTS = st.builds(_encode, _JSON_STRINGS | _ENVELOPES | _ENVELOPES | _DEEP, _ENCODINGS) | st.sampled_from(
+    (b"", b" ", b'"\xff"', b'"\xc0\x80"', b'"\xed\xa0\x80"', b'{"a":1', b"\0", b"\xef\xbb", b'"\xf4\x90\x80\x80"')
+)
+READ_DATA: dict[str, st.SearchStrategy[bytes]] = {
+    "json.JsonConverter": _JSON_TEXTS,
+    "storage.StringConverter": _TEXT_BYTES,
+    SIMPLE_HEADER_CONVERTER: HEADER_TEXTS.map(lambda text: text.encode("utf-8", "replace")) | st.binary(max_size=6),
+    **{name: _number_bytes() for name in CONVERTERS if name.startswith("converters.")},
+}
+"""The bytes that converters read."""
