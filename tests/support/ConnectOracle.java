@@ -10,6 +10,7 @@ import java.math.BigInteger;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -202,6 +203,10 @@ public class ConnectOracle {
         }
 
         private void writeData(SchemaAndValue data, StringBuilder out) {
+            if (data == null) { // SimpleHeaderConverter returns null for the text null
+                out.append("[null,null]");
+                return;
+            }
             out.append('[');
             if (data.schema() == null) {
                 out.append("null");
@@ -269,7 +274,7 @@ public class ConnectOracle {
                 return list;
             }
             case "map": {
-                Map<Object, Object> map = new LinkedHashMap<>();
+                Map<Object, Object> map = new HashMap<>(); // as JsonConverter does
                 content.forEach(each -> map.put(value(schema == null ? null : schema.keySchema(), each.get(0)),
                     value(schema == null ? null : schema.valueSchema(), each.get(1))));
                 return map;

@@ -135,7 +135,7 @@ def _normalized_schema(schema: Any) -> Any:
     if "fields" in changed:
         changed["fields"] = [[name, _normalized_schema(field)] for name, field in changed["fields"]]
     if "default" in changed:
-        changed["default"] = normalized(changed["default"], True)
+        changed["default"] = normalized(changed, changed["default"])
     return changed
 
 
@@ -143,7 +143,8 @@ def _with_schemas(kind: str, result: Any, schemas: list[Any]) -> Any:
     """Replace the indexes of schemas in a result of ConnectOracle.java with the schemas."""
 
     def data(item: list[Any]) -> list[Any]:
-        return [None if item[0] is None else schemas[item[0]], normalized(item[1], item[0] is not None)]
+        schema = None if item[0] is None else schemas[item[0]]
+        return [schema, normalized(schema, item[1])]
 
     if isinstance(result, dict):
         return ERROR

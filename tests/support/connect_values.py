@@ -89,9 +89,9 @@ def from_schema(schema: Schema | None) -> dict[str, Any] | None:
             form[name] = getattr(schema, name)
     if schema.parameters:
         form["parameters"] = dict(schema.parameters)
-    if schema.key_schema is not None:
+    if schema.type is Type.MAP:
         form["keys"] = from_schema(schema.key_schema)
-    if schema.value_schema is not None:
+    if schema.type in (Type.ARRAY, Type.MAP):
         form["values"] = from_schema(schema.value_schema)
     if schema.type is Type.STRUCT:
         form["fields"] = [[field.name, from_schema(field.schema)] for field in schema.fields]
@@ -186,16 +186,20 @@ def from_value(schema: Schema | None, value: Any) -> Any:
     return [type(value).__name__, str(value)]
 
 
-def normalized(form: Any, has_schema: bool) -> Any:
+def normalized(schema: Mapping[str, Any] | None, form: Any) -> Any:
     """Return a value of Java in the form that `from_value` returns: with `int64` for integers without a schema."""
     if form is None:
         return None
     tag, content = form[0], form[1]
-    if tag in _INTEGERS and not has_schema:
+    if tag in _INTEGERS and schema is None:
         return ["int64", content]
-    if tag in ("array", "struct"):
-        return [tag, [normalized(item, has_schema) for item in content]]
+    keys, values = (schema.get("keys"), schema.get("values")) if schema is not None else (None, None)
+    if tag == "array":
+        return [tag, [normalized(values, item) for item in content]]
+    if tag == "struct":
+        fields = schema["fields"] if schema is not None else [[None, {}]] * len(content)
+        return [tag, [normalized(field, item) for (_, field), item in zip(fields, content, strict=True)]]
     if tag == "map":
-        pairs = [[normalized(key, has_schema), normalized(item, has_schema)] for key, item in content]
+        pairs = [[normalized(keys, key), normalized(values, item)] for key, item in content]
         return ["map", sorted(pairs, key=json.dumps)]
     return form

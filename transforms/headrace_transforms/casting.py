@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 from headrace.api.errors import DataError
-from headrace.data.java import Float32, double_text, float32, float_text, float_to_integer, wrap
+from headrace.data.java import (
+    Float32,
+    double_text,
+    float32,
+    float_text,
+    float_to_integer,
+    low_bits,
+    parse_double,
+    parse_float,
+    parse_integer,
+    wrap,
+)
 from headrace.data.logical import TEMPORAL_TYPES, is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.text import java_string
@@ -29,9 +39,8 @@ TARGETS = (
 )
 """The types that Cast supports as targets."""
 
+_EXACT_DOUBLE_MAX = 2**53
 _BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?", re.ASCII)
 
 
 def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], Any]:
@@ -47,8 +56,8 @@ def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], A
         cast = float_text
     if target is Type.FLOAT32 and schema is None:
         cast = _to_schemaless_float
-    if schema is None and target is not Type.STRING:
-        cast = _without_dates(cast)
+    if schema is None:
+        cast = _of_inferred_type(cast)
     base = to_base(schema) if schema is not None and is_logical(schema) and target is not Type.STRING else None
     if base is not None:
         cast = _after_base(cast, base)
@@ -64,20 +73,20 @@ def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], A
     return apply
 
 
-def _after_base(cast: Callable[[Any], Any], base: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that casts the base value of a logical value. Decimals are cast directly."""
-    return lambda value: cast(value if isinstance(value, Decimal) else base(value))
-
-
-def _without_dates(cast: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that casts values without a schema. As in Java, it rejects a Date, Time or Timestamp."""
+def _of_inferred_type(cast: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that casts only values whose type Connect infers without a schema: no dates, no Decimals."""
 
     def checked(value: Any) -> Any:
-        if isinstance(value, TEMPORAL_TYPES):
+        if infer_type(value) is None:
             raise _unexpected(value)
         return cast(value)
 
     return checked
+
+
+def _after_base(cast: Callable[[Any], Any], base: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that casts the base value of a logical value. Decimals are cast directly."""
+    return lambda value: cast(value if isinstance(value, Decimal) else base(value))
 
 
 def _to_integer(target: Type) -> Callable[[Any], int]:
@@ -90,11 +99,12 @@ def _to_integer(target: Type) -> Callable[[Any], int]:
         if isinstance(value, float):
             return float_to_integer(value, bits)
         if isinstance(value, Decimal):
-            return wrap(_integral_part(value), bits)
+            return wrap(low_bits(value), bits)
         if isinstance(value, str):
-            if not _INTEGER.fullmatch(value) or not low <= int(value) <= high:
+            number = parse_integer(value)
+            if number is None or not low <= number <= high:
                 raise _out_of_range(value)
-            return int(value)
+            return number
         raise _unexpected(value)
 
     return cast
@@ -102,10 +112,10 @@ def _to_integer(target: Type) -> Callable[[Any], int]:
 
 def _to_double(value: Any) -> float:
     if isinstance(value, str):
-        text = _FLOAT.fullmatch(value.strip())
-        if text is None:
+        number = parse_double(value)
+        if number is None:
             raise _out_of_range(value)
-        return float(text[1])
+        return number
     if isinstance(value, (int, float, Decimal)):
         try:
             return float(value)
@@ -115,11 +125,16 @@ def _to_double(value: Any) -> float:
 
 
 def _to_float(value: Any) -> float:
+    if isinstance(value, (str, Decimal)) or (isinstance(value, int) and abs(value) > _EXACT_DOUBLE_MAX):
+        number = parse_float(str(value))  # a conversion to 64 and then to 32 bits could round twice
+        if number is None:
+            raise _out_of_range(value)
+        return number
     return float32(_to_double(value))
 
 
 def _to_schemaless_float(value: Any) -> Float32:
-    return Float32(float32(value if value.__class__ is float else _to_double(value)))
+    return Float32(float32(value) if value.__class__ is float else _to_float(value))
 
 
 def _to_boolean(value: Any) -> bool:
@@ -128,7 +143,7 @@ def _to_boolean(value: Any) -> bool:
     if isinstance(value, float):
         return float_to_integer(value, 64) != 0
     if isinstance(value, Decimal):
-        return wrap(_integral_part(value), 64) != 0
+        return low_bits(value) != 0
     if isinstance(value, int):
         return wrap(value, 64) != 0
     raise _unexpected(value)
@@ -154,13 +169,6 @@ def _unsupported(type_: Type) -> Callable[[Any], Any]:
         raise DataError(f"Cast transformation does not support casting from {type_.name}")
 
     return reject
-
-
-def _integral_part(value: Decimal) -> int:
-    """Return the integral part of a number. Raises DataError if it has far too many digits (1e999999999)."""
-    if not value.is_finite() or value.adjusted() > 1000:
-        raise _out_of_range(value)
-    return int(value)
 
 
 _PLAIN_TEXT: dict[type, Callable[[Any], str]] = {str: str, int: str, Float32: float_text, float: double_text}

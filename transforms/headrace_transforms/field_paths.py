@@ -77,7 +77,12 @@ def _in_backticks(text: str, start: int, config_key: str) -> tuple[str, int]:
 
 
 def field_at(schema: Schema, path: tuple[str, ...], side: str) -> Field | None:
-    """Return the field at a path, or None if it is missing. Raises DataError if its parent is not a struct."""
+    """Return the field at a path, or None if it is missing. Raises DataError if its parent is not a struct.
+
+    An empty path is an error, too.
+    """
+    if not path:
+        raise _no_field(side)
     for step in path[:-1]:
         field = schema.field(step) if schema.type is Type.STRUCT else None
         if field is None:
@@ -117,8 +122,10 @@ def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Cal
 def map_value(value: dict[str, Any], path: tuple[str, ...], side: str) -> Any:
     """Return the value at a path in a schemaless map, or None if the value is missing.
 
-    Raises DataError if a parent of the value is not a map.
+    Raises DataError if the path is empty, or if a parent of the value is not a map.
     """
+    if not path:  # an empty path of version V2
+        raise _no_field(side)
     current: Any = value
     for step in path:
         if current is None:
@@ -127,6 +134,10 @@ def map_value(value: dict[str, Any], path: tuple[str, ...], side: str) -> Any:
             raise _no_map(value, path, side)
         current = current.get(step)
     return current
+
+
+def _no_field(side: str) -> DataError:
+    return record_error("The path contains no field", place_of(side), "a name or path of a field", "an empty path")
 
 
 def _no_map(value: Any, path: tuple[str, ...], side: str) -> DataError:

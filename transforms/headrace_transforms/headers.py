@@ -9,7 +9,7 @@ from headrace.data.batch import Batch
 from headrace.data.headers import Header, Headers, map_headers
 from headrace.data.value_text import parse_string
 from headrace_transforms.key_or_value import ListTransformation
-from headrace_transforms.list_checks import require_non_empty_unique
+from headrace_transforms.list_checks import require_non_empty_items
 
 
 class DropHeadersConfig(Config):
@@ -17,7 +17,8 @@ class DropHeadersConfig(Config):
 
     headers: list[str] = key(
         "headers",
-        validator=require_non_empty_unique,
+        validator=require_non_empty_items,
+        distinct=True,
         doc="The names of the headers to remove.",
         importance=Importance.HIGH,
     )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 
-def require_unique(values: list[str]) -> None:
-    """Raise ValueError if an item is empty or a duplicate."""
+def require_no_empty_items(values: list[str]) -> None:
+    """Raise ValueError if an item is empty."""
     if any(not value for value in values):
         raise ValueError("values must not be empty.")
-    if len(set(values)) != len(values):
-        raise ValueError("values must not be duplicated.")
 
 
-def require_non_empty_unique(values: list[str]) -> None:
-    """Raise ValueError if the list is empty, or if an item is empty or a duplicate."""
+def require_non_empty_items(values: list[str]) -> None:
+    """Raise ValueError if the list is empty, or if an item is empty."""
     if not values:
         raise ValueError("must not be empty. Valid values include: any non-empty value")
-    require_unique(values)
+    require_no_empty_items(values)
 
 
 def require_non_empty(values: list[str]) -> None:

@@ -7,13 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
 from headrace.data.batch import Batch
-from headrace.data.java import Float32
+from headrace.data.java import Float32, float32, low_bits, parse_decimal, wrap
 from headrace.data.logical import TEMPORAL_TYPES, Date, Time, Timestamp, is_logical
 from headrace.data.schema import Schema, Type
 from headrace.data.values import infer_type
-from headrace_transforms.casting import caster
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -24,7 +22,7 @@ from headrace_transforms.key_or_value import (
     require_no_nulls,
     require_struct_schema,
 )
-from headrace_transforms.list_checks import require_non_empty_unique
+from headrace_transforms.list_checks import require_non_empty_items
 from headrace_transforms.record_errors import place_of, record_error, type_name
 
 _PURPOSE = "mask fields"
@@ -41,6 +39,7 @@ _EMPTY: dict[type, Callable[[], Any]] = {
     Date: Date,
     Time: Time,
 }
+_BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 _MASKABLE = "a type other than BYTES and STRUCT"
 
 
@@ -48,7 +47,11 @@ class MaskFieldConfig(Config):
     """Configuration of MaskField."""
 
     fields_: list[str] = key(
-        "fields", validator=require_non_empty_unique, doc="The fields to mask.", importance=Importance.HIGH
+        "fields",
+        validator=require_non_empty_items,
+        distinct=True,
+        doc="The fields to mask.",
+        importance=Importance.HIGH,
     )
     replacement: str | None = key(
         "replacement",
@@ -108,14 +111,16 @@ class MaskField(KeyOrValue[MaskFieldConfig]):
             raise record_error(message, place_of(self.side, name), "STRING or a number", found)
         plain = None if schema is None or is_logical(schema) else schema
         target = plain.type if plain is not None else infer_type(value) or Type.INT64
-        try:
-            if isinstance(value, Decimal):
-                return Decimal(replacement)
-            return caster(plain, target, "the replacement")(replacement)
-        except (DataError, ArithmeticError):
+        number = parse_decimal(replacement)
+        if number is None:
             place, found = place_of(self.side, name), type_name(value, schema)
             expected = f"a replacement of type {'Decimal' if isinstance(value, Decimal) else target.name}"
-            raise record_error(f"Unable to convert {replacement} (String) to number", place, expected, found) from None
+            raise record_error(f"Unable to convert {replacement} (String) to number", place, expected, found)
+        if isinstance(value, Decimal):
+            return number
+        if target in _BITS:
+            return wrap(low_bits(number), _BITS[target])
+        return float(number) if target is Type.FLOAT64 else Float32(float32(float(number)))
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Mask the fields of each value."""

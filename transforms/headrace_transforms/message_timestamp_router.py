@@ -12,7 +12,7 @@ from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
 from headrace.data.logical import Date, Time
 from headrace.data.struct import Struct, from_rows
 from headrace_transforms.key_or_value import ListTransformation
-from headrace_transforms.list_checks import require_non_empty_unique
+from headrace_transforms.list_checks import require_non_empty_items
 from headrace_transforms.record_errors import place_of, record_error, type_name
 from headrace_transforms.topics import with_topics
 
@@ -32,7 +32,8 @@ class MessageTimestampRouterConfig(Config):
     )
     message_timestamp_keys: list[str] = key(
         "message.timestamp.keys",
-        validator=require_non_empty_unique,
+        validator=require_non_empty_items,
+        distinct=True,
         doc="Names of fields of the value. The first one that is present and not null contains the timestamp.",
         importance=Importance.HIGH,
     )

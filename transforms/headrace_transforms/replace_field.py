@@ -21,7 +21,7 @@ from headrace_transforms.key_or_value import (
     require_struct_schema,
     row_defaults,
 )
-from headrace_transforms.list_checks import require_rename_pairs, require_unique
+from headrace_transforms.list_checks import require_no_empty_items, require_rename_pairs
 
 _PURPOSE = "field replacement"
 
@@ -32,10 +32,18 @@ class ReplaceFieldConfig(Config):
     removed_keys: ClassVar[Mapping[str, str]] = {"blacklist": "exclude", "whitelist": "include"}  # as in Kafka 4.0
 
     exclude: list[str] = key(
-        "exclude", default=[], validator=require_unique, doc="Fields to remove, even if include contains them."
+        "exclude",
+        default=[],
+        validator=require_no_empty_items,
+        distinct=True,
+        doc="Fields to remove, even if include contains them.",
     )
     include: list[str] = key(
-        "include", default=[], validator=require_unique, doc="Fields to keep. Default: all fields."
+        "include",
+        default=[],
+        validator=require_no_empty_items,
+        distinct=True,
+        doc="Fields to keep. Default: all fields.",
     )
     renames: list[str] = key(
         "renames", default=[], validator=require_rename_pairs, doc="New names of fields, as old:new pairs."

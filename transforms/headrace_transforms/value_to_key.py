@@ -19,7 +19,7 @@ from headrace_transforms.key_or_value import (
     require_struct_schema,
     row_defaults,
 )
-from headrace_transforms.list_checks import require_non_empty_unique
+from headrace_transforms.list_checks import require_non_empty_items
 from headrace_transforms.record_errors import place_of, record_error, schema_type_name
 
 _PURPOSE = "copying fields from value to key"
@@ -30,7 +30,8 @@ class ValueToKeyConfig(Config):
 
     fields_: list[str] = key(
         "fields",
-        validator=require_non_empty_unique,
+        validator=require_non_empty_items,
+        distinct=True,
         doc="The fields of the value to create the key from.",
         importance=Importance.HIGH,
     )

@@ -75,12 +75,13 @@ def key(
     validator: Validator | None = None,
     recommended: tuple[Any, ...] = (),
     dependents: tuple[str, ...] = (),
+    distinct: bool = False,
 ) -> Any:
     """Declare a field as the configuration key `name`.
 
     `default` is the typed value that is used if the key is not set; without a default the key is required. `one_of`,
     `at_least`, `at_most`, `non_empty` and `validator` (a function that raises ValueError) validate the parsed value;
-    None is always valid.
+    None is always valid. `distinct` removes duplicates from a list.
     """
     checks = [] if validator is None else [_unless_none(validator)]
     if one_of:
@@ -102,6 +103,7 @@ def key(
         validators=tuple(checks),
         recommended=recommended or one_of,
         dependents=dependents,
+        distinct=distinct,
     )
     extra: Any = {_EXTRA: definition, "typed": type is not None}
     pydantic_default = ... if default is REQUIRED else default

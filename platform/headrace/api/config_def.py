@@ -102,6 +102,8 @@ class ConfigKey:
     validators: tuple[Validator, ...] = ()
     recommended: tuple[Any, ...] = ()
     dependents: tuple[str, ...] = ()
+    distinct: bool = False
+    """Whether duplicates are removed from a list, as Kafka does for keys with the validator ValidList."""
 
     @property
     def required(self) -> bool:
@@ -110,9 +112,14 @@ class ConfigKey:
 
     def parse(self, text: Any) -> Any:
         """Parse and validate a string value. Raises ConfigError."""
-        value = parse_value(self.name, text, self.type)
+        value = self.parse_unchecked(text)
         self.check(value)
         return value
+
+    def parse_unchecked(self, text: Any) -> Any:
+        """Parse a string value. Raises ConfigError if the value does not have the key's type."""
+        value = parse_value(self.name, text, self.type)
+        return list(dict.fromkeys(value)) if self.distinct and isinstance(value, list) else value
 
     def check(self, value: Any) -> None:
         """Validate a typed value. Raises ConfigError with the reason of the first failing validator."""
@@ -226,7 +233,7 @@ class ConfigDef:
         found = ConfigValue(key.name, recommended_values=list(key.recommended))
         try:
             if key.name in props:
-                found.value = parse_value(key.name, props[key.name], key.type)
+                found.value = key.parse_unchecked(props[key.name])
             elif key.required:
                 raise MissingConfigError(key.name)
             else:

@@ -17,10 +17,11 @@ import msgspec
 from headrace.api.config import Config, ConfigType, Importance, Width, key
 from headrace.api.converter import NO_VALUE, Converter, FramedValues, HeaderConverter, SchemaAndValue, SchemaRun
 from headrace.api.errors import DataError, RecordErrors
-from headrace.converters.json_decoding import from_json, invalid_json_error, parse
+from headrace.converters.json_decoding import from_json, invalid_json_error, parse, to_utf8
 from headrace.converters.json_lists import PayloadDecoder
 from headrace.converters.json_template import encode_compact
 from headrace.data.columns import CheckedRows, ColumnarValues, Values, listed
+from headrace.data.deep_recursion import JSON_DEPTH_MAX, deep_recursion, json_depth
 from headrace.data.json_encoding import encode_list, encode_schema
 from headrace.data.json_schema import schema_from_json
 from headrace.data.json_texts import JsonTexts, json_texts
@@ -43,6 +44,7 @@ class _JsonEnvelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     payload: msgspec.Raw
 
 
+_WHITESPACE = b" \t\n\r"
 _CLOSING_BRACE = ord("}")
 _last_byte = itemgetter(-1)
 _envelope_decoder = msgspec.json.Decoder(_JsonEnvelope)
@@ -188,30 +190,35 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         """Parse one value from JSON."""
         if data is None:
             return NO_VALUE
-        if not data and not self._schemas_enabled:
+        data = to_utf8(data)
+        if not self._schemas_enabled and not data.strip(_WHITESPACE):
             return NO_VALUE
         try:
-            if self._fixed_decoder is not None:
-                decoder, payload = self._fixed_decoder, data
-            else:
-                decoder, payload, _ = self._parse_envelope(data)
-            return SchemaAndValue(decoder.schema, struct_converter(decoder.schema)(decoder.decode(payload)))
+            return self._decode(data)
         except RecursionError as error:
-            raise invalid_json_error(error) from None
+            if self._schemas_enabled:
+                raise invalid_json_error(error) from None
+        depth = json_depth(data)
+        if depth > JSON_DEPTH_MAX:
+            raise invalid_json_error(DataError(f"it has {depth} nested levels, more than {JSON_DEPTH_MAX}"))
+        with deep_recursion():
+            return self._decode(data)
+
+    def _decode(self, data: bytes) -> SchemaAndValue:
+        if self._fixed_decoder is not None:
+            decoder, payload = self._fixed_decoder, data
+        else:
+            decoder, payload, _ = self._parse_envelope(data)
+        return SchemaAndValue(decoder.schema, struct_converter(decoder.schema)(decoder.decode(payload)))
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Parse each value from JSON; consecutive values with the same schema form a run."""
         try:
             return self._decode_runs(data)
         except (RecordErrors, DataError, RecursionError):
-            # The error's indexes are relative to a run: convert value by value to find the indexes in `data`.
-            errors: dict[int, Exception] = {}
-            for index, item in enumerate(data):
-                try:
-                    self.to_connect(topic, item)
-                except DataError as error:
-                    errors[index] = error
-            raise RecordErrors(errors) from None
+            # Convert value by value: the error's indexes are relative to a run, and only `to_connect` accepts JSON in
+            # UTF-16, with a byte order mark, or with many nested levels.
+            return super().to_connect_batch(topic, data)
 
     def to_connect_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Parse as `to_connect_batch` does, but keep valid schemaless objects as text (`JsonTexts`)."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import math
 from collections.abc import Callable
 from decimal import Decimal
@@ -27,14 +28,49 @@ from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.struct import row_converter
 
 _exact = msgspec.json.Decoder(float_hook=Decimal)
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # starts with the mark of UTF-16
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_ENCODINGS = {
+    (False, True, False, True): "utf-16-be",
+    (False, True): "utf-16-be",
+    (True, False, True, False): "utf-16-le",
+    (True, False): "utf-16-le",
+    (False, False, False, True): "utf-32-be",
+    (True, False, False, False): "utf-32-le",
+}
+"""The encoding of JSON, by which of its first bytes are not zero."""
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def parse(data: bytes) -> Any:
-    """Parse JSON. A number with a decimal point or an exponent becomes an exact `Decimal`. Raises DataError."""
+    """Parse JSON. A number with a decimal point or an exponent becomes an exact `Decimal`.
+
+    Raises DataError, or RecursionError if the JSON has too many nested levels.
+    """
     try:
         return _exact.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, ArithmeticError) as error:
+        raise invalid_json_error(error) from None
+
+
+def to_utf8(data: bytes) -> bytes:
+    """Convert JSON in UTF-16 or UTF-32 to UTF-8, and remove a byte order mark. Raises DataError.
+
+    As in Jackson, the first bytes determine the encoding: JSON starts with an ASCII character.
+    """
+    encoding = next((encoding for start, encoding in _BYTE_ORDER_MARKS if data.startswith(start)), None)
+    if encoding is None and 0 in data[:4] and len(data) > 1:
+        encoding = _ENCODINGS.get(tuple(byte != 0 for byte in data[:4]))
+    if encoding is None:
+        return data
+    try:
+        return data.decode(encoding).removeprefix("\ufeff").encode()
+    except UnicodeError as error:
         raise invalid_json_error(error) from None
 
 

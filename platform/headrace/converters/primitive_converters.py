@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from headrace.api.config import Config, Importance, key
 from headrace.api.converter import Converter, HeaderConverter, SchemaAndValue, SchemaRun
 from headrace.api.errors import DataError, RecordErrors
-from headrace.data.logical import TEMPORAL_TYPES
+from headrace.data.java import Float32
+from headrace.data.logical import is_logical
 from headrace.data.schema import (
     OPTIONAL_BOOLEAN_SCHEMA,
     OPTIONAL_BYTES_SCHEMA,
@@ -38,14 +39,15 @@ class _PrimitiveConverter(Converter[PrimitiveConverterConfig], HeaderConverter[P
     """The base class of the converters of primitive values; null is converted to null.
 
     A subclass defines `_encode` and `_decode` for values other than null. Both methods raise DataError for an invalid
-    value.
+    value. `_encoder` may return another function than `_encode`, which depends on the schema.
     """
 
     abstract = True
     schema: ClassVar[Schema]
 
-    def _check(self, schema: Schema | None) -> None:
-        """Check that the converter supports the schema. Raises DataError if it does not."""
+    def _encoder(self, schema: Schema | None) -> Callable[[Any], bytes]:
+        """Return the function that encodes values other than null. Raises DataError if even a null is invalid."""
+        return self._encode
 
     def _encode(self, value: Any) -> bytes:
         raise NotImplementedError
@@ -55,16 +57,16 @@ class _PrimitiveConverter(Converter[PrimitiveConverterConfig], HeaderConverter[P
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """Encode one value."""
-        self._check(schema)
-        return None if value is None else self._encode(value)
+        encode = self._encoder(schema)
+        return None if value is None else encode(value)
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
         """Encode each value."""
         try:
-            self._check(schema)
+            encode = self._encoder(schema)
         except DataError as error:
             raise RecordErrors(dict.fromkeys(range(len(values)), error)) from None
-        return _convert_each(self._encode, values)
+        return _convert_each(encode, values)
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         """Decode one value."""
@@ -102,9 +104,10 @@ class ByteArrayConverter(_PrimitiveConverter):
     java_names = ("org.apache.kafka.connect.converters.ByteArrayConverter",)
     schema = OPTIONAL_BYTES_SCHEMA
 
-    def _check(self, schema: Schema | None) -> None:
+    def _encoder(self, schema: Schema | None) -> Callable[[Any], bytes]:
         if schema is not None and schema.type is not Type.BYTES:
             raise DataError(f"Invalid schema type for ByteArrayConverter: {schema.type.name}")
+        return self._encode
 
     def _encode(self, value: Any) -> bytes:
         if isinstance(value, (bytes, bytearray, memoryview)):
@@ -125,9 +128,10 @@ class BooleanConverter(_PrimitiveConverter):
     java_names = ("org.apache.kafka.connect.converters.BooleanConverter",)
     schema = OPTIONAL_BOOLEAN_SCHEMA
 
-    def _check(self, schema: Schema | None) -> None:
+    def _encoder(self, schema: Schema | None) -> Callable[[Any], bytes]:
         if schema is not None and schema.type is not Type.BOOLEAN:
             raise DataError(f"Invalid schema type for BooleanConverter: {schema.type.name}")
+        return self._encode
 
     def _encode(self, value: Any) -> bytes:
         if not isinstance(value, bool):
@@ -145,11 +149,23 @@ class _NumberConverter(_PrimitiveConverter):
 
     abstract = True
     layout: ClassVar[binary.Struct]
-    python_type: ClassVar[type]
+    python_types: ClassVar[tuple[type, ...]]
+    """The types of values without a schema: Python has a single type of integers."""
+
+    def _encoder(self, schema: Schema | None) -> Callable[[Any], bytes]:
+        if schema is None:
+            return self._encode_without_schema
+        if schema.type is self.schema.type and not is_logical(schema):
+            return self._encode
+        return lambda value: self._reject(schema.type.name)
+
+    def _encode_without_schema(self, value: Any) -> bytes:
+        return self._encode(value) if type(value) in self.python_types else self._reject(type(value).__name__)
+
+    def _reject(self, found: str) -> bytes:
+        raise DataError(f"Failed to serialize to {self._name()} (was {found})")
 
     def _encode(self, value: Any) -> bytes:
-        if not isinstance(value, self.python_type) or isinstance(value, (bool, *TEMPORAL_TYPES)):
-            raise DataError(f"Failed to serialize to {self._name()} (was {type(value).__name__})")
         try:
             return self.layout.pack(value)
         except (binary.error, OverflowError) as error:
@@ -173,7 +189,7 @@ class ShortConverter(_NumberConverter):
     java_names = ("org.apache.kafka.connect.converters.ShortConverter",)
     schema = OPTIONAL_INT16_SCHEMA
     layout = binary.Struct(">h")
-    python_type = int
+    python_types = (int,)
 
 
 class IntegerConverter(_NumberConverter):
@@ -182,7 +198,7 @@ class IntegerConverter(_NumberConverter):
     java_names = ("org.apache.kafka.connect.converters.IntegerConverter",)
     schema = OPTIONAL_INT32_SCHEMA
     layout = binary.Struct(">i")
-    python_type = int
+    python_types = (int,)
 
 
 class LongConverter(_NumberConverter):
@@ -191,7 +207,7 @@ class LongConverter(_NumberConverter):
     java_names = ("org.apache.kafka.connect.converters.LongConverter",)
     schema = OPTIONAL_INT64_SCHEMA
     layout = binary.Struct(">q")
-    python_type = int
+    python_types = (int,)
 
 
 class FloatConverter(_NumberConverter):
@@ -200,7 +216,7 @@ class FloatConverter(_NumberConverter):
     java_names = ("org.apache.kafka.connect.converters.FloatConverter",)
     schema = OPTIONAL_FLOAT32_SCHEMA
     layout = binary.Struct(">f")
-    python_type = float
+    python_types = (Float32,)
 
 
 class DoubleConverter(_NumberConverter):
@@ -209,4 +225,4 @@ class DoubleConverter(_NumberConverter):
     java_names = ("org.apache.kafka.connect.converters.DoubleConverter",)
     schema = OPTIONAL_FLOAT64_SCHEMA
     layout = binary.Struct(">d")
-    python_type = float
+    python_types = (float,)

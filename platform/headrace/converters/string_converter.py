@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 from typing import Any
 
 from headrace.api.config import Config, Importance, Width, key
 from headrace.api.converter import Converter, HeaderConverter, SchemaAndValue, SchemaRun
 from headrace.api.errors import ConfigError, ConfigErrors, DataError, RecordErrors
+from headrace.converters.charsets import MALFORMED, find_charset
 from headrace.data.columns import ColumnarValues, Lines
 from headrace.data.schema import OPTIONAL_STRING_SCHEMA, Schema
 from headrace.data.text import formatter
@@ -38,31 +38,28 @@ class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringCo
 
     java_names = ("org.apache.kafka.connect.storage.StringConverter",)
 
-    _encoding = "utf-8"
+    _charset = find_charset("UTF-8")
 
     def configure(self, config: StringConverterConfig) -> None:
         """Apply the configuration. Raises ConfigErrors."""
         try:
-            self._encoding = codecs.lookup(config.encoding).name
+            self._charset = find_charset(config.encoding)
         except LookupError:
             error = ConfigError("converter.encoding", config.encoding, "Unknown character set")
             raise ConfigErrors([error]) from None
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """Encode one value as text."""
-        return None if value is None else self._encode(formatter(schema)(value))
-
-    def _encode(self, text: str) -> bytes:
-        return text.encode(self._encoding, "replace")
+        return None if value is None else self._charset.encode(formatter(schema)(value))
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
         """Encode each value as text."""
         try:
-            if self._encoding == "utf-8" and set(map(type, values)) == {str}:
+            if self._charset.codec == "utf-8" and set(map(type, values)) == {str}:
                 return list(map(str.encode, values))
         except UnicodeEncodeError:
             pass  # unpaired surrogates become question marks below, as in Java
-        text, encode = formatter(schema), self._encode
+        text, encode = formatter(schema), self._charset.encode
         encoded: list[bytes | None] = []
         errors: dict[int, Exception] = {}
         for index, value in enumerate(values):
@@ -76,7 +73,7 @@ class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringCo
 
     def from_connect_columnar(self, topic: str, schema: Schema | None, values: ColumnarValues) -> list[bytes | None]:
         """Encode each value as text."""
-        if isinstance(values, Lines) and self._encoding == "utf-8":
+        if isinstance(values, Lines) and self._charset.codec == "utf-8":
             try:
                 return values.encoded()
             except UnicodeEncodeError:
@@ -85,15 +82,14 @@ class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringCo
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         """Decode one string."""
-        return SchemaAndValue(OPTIONAL_STRING_SCHEMA, None if data is None else data.decode(self._encoding, "replace"))
+        return SchemaAndValue(OPTIONAL_STRING_SCHEMA, None if data is None else self._charset.decode(data))
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Decode each string."""
-        encoding = self._encoding
-        lines = _as_lines(data) if encoding == "utf-8" else None
+        lines = _as_lines(data) if self._charset.codec == "utf-8" else None
         if lines is not None:
             return [SchemaRun(OPTIONAL_STRING_SCHEMA, lines)]
-        values = [None if item is None else item.decode(encoding, "replace") for item in data]
+        values = [None if item is None else self._charset.decode(item) for item in data]
         return [SchemaRun(OPTIONAL_STRING_SCHEMA, values)] if values else []
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
@@ -117,4 +113,4 @@ def _as_lines(data: Sequence[bytes | None]) -> Lines | None:
             return None
     except TypeError:
         return None
-    return Lines(b"\n".join(data).decode("utf-8", "replace"), len(data))  # type: ignore[arg-type]
+    return Lines(b"\n".join(data).decode("utf-8", MALFORMED), len(data))  # type: ignore[arg-type]

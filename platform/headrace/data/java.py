@@ -1,4 +1,4 @@
-"""Java's rules for printing and narrowing numbers, trimming strings, and ordering the keys of a HashMap.
+"""Java's rules for printing, parsing and narrowing numbers, trimming strings, and ordering the keys of a HashMap.
 
 Users compare Connect's output byte by byte, and keys in offset files are looked up by their bytes, so these rules are
 part of the format. Floating point text is the same as with JDK 19 and later: the fewest digits that parse to the same
@@ -8,11 +8,18 @@ number, but at least two. JDK 17 prints some numbers with more digits than neces
 from __future__ import annotations
 
 import math
+import re
 import struct as binary
 from collections.abc import Iterable
+from decimal import Decimal
 from functools import lru_cache
 
 _pack_float, _unpack_float = binary.Struct(">f").pack, binary.Struct(">f").unpack
+_pack_double = binary.Struct(">d").pack
+_INTEGER = re.compile(r"[+-]?\d+")
+_DECIMAL = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?")
+_BIG_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _BLANKS = "".join(map(chr, range(33)))
 
 
@@ -90,6 +97,53 @@ class Float32(float):
 
     def __repr__(self) -> str:
         return float_text(self)
+
+
+def parse_integer(text: str) -> int | None:
+    """Java's ``Integer.parseInt`` without its limits: the digits may be of any script. Return None for other text."""
+    return int(text) if _INTEGER.fullmatch(text) and max(text) < "\U00010000" else None
+
+
+def parse_double(text: str) -> float | None:
+    """Java's ``Double.parseDouble``. Return None for text that it rejects."""
+    trimmed = trim(text)
+    decimal = _DECIMAL.fullmatch(trimmed)
+    if decimal is not None:
+        return float(decimal[1])
+    hexadecimal = _HEXADECIMAL.fullmatch(trimmed)
+    if hexadecimal is None:
+        return None
+    try:
+        return float.fromhex(hexadecimal[1])
+    except OverflowError:
+        return -math.inf if trimmed[0] == "-" else math.inf
+
+
+def parse_float(text: str) -> float | None:
+    """Java's ``Float.parseFloat``. Return None for text that it rejects."""
+    value = parse_double(text)
+    decimal = _DECIMAL.fullmatch(trim(text))
+    if value is None or decimal is None or value - value != 0:
+        return None if value is None else float32(value)
+    # Rounding twice, to 64 and then to 32 bits, can differ from rounding once. It does not if an inexact 64-bit number
+    # is odd, because an odd number is never in the middle of two 32-bit numbers.
+    exact = Decimal(decimal[1])
+    if exact != value and not _pack_double(value)[-1] & 1:
+        value = math.nextafter(value, math.inf if exact > value else -math.inf)
+    return float32(value)
+
+
+def parse_decimal(text: str) -> Decimal | None:
+    """Java's ``new BigDecimal(text)``. Return None for text that it rejects."""
+    return Decimal(text) if _BIG_DECIMAL.fullmatch(text) else None
+
+
+def low_bits(number: Decimal) -> int:
+    """Java's ``BigDecimal.longValue``: the lowest 64 bits of the integral part as a signed number."""
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int) or number.adjusted() < 0 or exponent >= 64:
+        return 0  # 10**64 is a multiple of 2**64
+    return wrap(int(number), 64)
 
 
 def wrap(number: int, bits: int) -> int:

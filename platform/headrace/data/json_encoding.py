@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from headrace.api.errors import DataError, RecordErrors
+from headrace.data.deep_recursion import deep_recursion
 from headrace.data.json_schema import has_plain_names, schema_to_json
 from headrace.data.json_values import EncodingOptions, double_json, to_json
 from headrace.data.logical import COUNT_RANGES, DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
@@ -71,7 +72,11 @@ def _encode_one_by_one(
     texts = []
     for index, value in enumerate(values, start):
         try:
-            texts.append(encode_tree(to_json(schema, value, options)))
+            try:
+                texts.append(encode_tree(to_json(schema, value, options)))
+            except RecursionError:
+                with deep_recursion():
+                    texts.append(encode_tree(to_json(schema, value, options)))
         except DataError as error:
             errors[index] = error
         except (UnicodeEncodeError, OverflowError, RecursionError, TypeError, ValueError) as error:

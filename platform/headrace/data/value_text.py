@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from headrace.data.errors import DataError
-from headrace.data.java import Float32, double_text, float32, float_text
+from headrace.data.java import Float32, double_text, float32, float_text, trim
 from headrace.data.java_dates import SimpleDateFormat
 from headrace.data.logical import (
     DATE_SCHEMA,
@@ -147,17 +147,24 @@ class _ValueParser:
         self.next = 0
 
     def at_end(self) -> bool:
-        return not any(token.strip() for token in self.tokens[self.next :])
+        return not any(trim(token) for token in self.tokens[self.next :])
 
     def _accept(self, expected: str) -> bool:
         """If the next non-blank token equals `expected`, consume it. Return whether it was consumed."""
         position = self.next
-        while position < len(self.tokens) - 1 and not self.tokens[position].strip():
+        while position < len(self.tokens) - 1 and not trim(self.tokens[position]):
             position += 1
-        if position < len(self.tokens) and self.tokens[position].strip() == expected:
+        if position < len(self.tokens) and trim(self.tokens[position]) == expected:
             self.next = position + 1
             return True
         return False
+
+    def _next_not_blank(self) -> str:
+        while self.next < len(self.tokens) - 1 and not trim(self.tokens[self.next]):
+            self.next += 1
+        token: str = self.tokens[self.next]
+        self.next += 1
+        return token
 
     def _is_next(self, expected: str) -> bool:
         position = self.next
@@ -179,9 +186,9 @@ class _ValueParser:
             raise DataError("Unexpected end of text")
         token = self.tokens[self.next]
         self.next += 1
-        if not embedded and not token.strip():
+        if not embedded and not trim(token):
             return ParsedValue(STRING_SCHEMA, token)
-        return self._parse_number_or_date(token.strip())
+        return self._parse_number_or_date(trim(token))
 
     def _parse_number_or_date(self, token: str) -> ParsedValue:
         if token[:1].isdigit():
@@ -200,10 +207,9 @@ class _ValueParser:
     def _parse_quoted(self) -> ParsedValue:
         content = ""
         while self.next < len(self.tokens):
-            token = self.tokens[self.next]
-            self.next += 1
-            if token == '"':
+            if self._accept('"'):
                 break
+            token = self._next_not_blank()  # as in Kafka, quoted text loses blanks between two delimiters
             content += token
         else:
             raise DataError("Missing closing quote")

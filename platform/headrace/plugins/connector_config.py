@@ -69,8 +69,8 @@ def _check_unique(value: Any) -> None:
 
 
 def _check_topics(value: Any) -> None:
-    if value is not None and (len(set(value)) != len(value) or "" in value):
-        raise ValueError("values must not be duplicated or empty.")
+    if value is not None and "" in value:
+        raise ValueError("values must not be empty.")
 
 
 def _check_regex(value: Any) -> None:
@@ -183,7 +183,7 @@ def sink_def(worker: Mapping[str, str]) -> ConfigDef:
     string = ConfigType.STRING
     keys = [
         ConfigKey("topics", ConfigType.LIST, [], "Topics to consume.", _HIGH, COMMON, 4, Width.LONG, "Topics",
-                  (_check_topics,)),
+                  (_check_topics,), distinct=True),
         ConfigKey("topics.regex", string, "", "Regular expression, in Java's syntax, of topics to consume; instead of "
                   "topics.", _HIGH, COMMON, 4, Width.LONG, "Topics regex", (_check_regex,)),
     ]  # fmt: skip

@@ -59,6 +59,11 @@ WHOLE: list[tuple[str, Schema, Any, Any]] = [
     ("int32", DATE_SCHEMA, Date(2), 2),
     ("float64", decimal_schema(2), Decimal("1.50"), 1.5),
     ("int64", decimal_schema(2), Decimal("-1.50"), -1),
+    ("int32", decimal_schema(0), Decimal("1e999999999"), 0),
+    ("int8", decimal_schema(0), Decimal("300"), 44),
+    ("float32", INT64_SCHEMA, 9007199791611905, 9007200328482816.0),
+    ("float64", STRING_SCHEMA, "0x1p3", 8.0),
+    ("int8", STRING_SCHEMA, "\u0663", 3),
 ]
 
 
@@ -107,8 +112,9 @@ def test_cast_converts_struct_fields_and_their_schemas() -> None:
         ("int32", array(INT32_SCHEMA), [1]),
         ("string", None, [1]),
         ("int32", None, {"a": 1}),
-        ("int32", decimal_schema(0), Decimal("1e999999999")),
-        ("int64", decimal_schema(0), Decimal("Infinity")),
+        ("string", None, Date(18_263)),
+        ("int64", None, Timestamp(1_577_923_200_000)),
+        ("string", None, Decimal("1.5")),
     ],
 )
 def test_cast_rejects_unsupported_and_invalid_values(target: str, schema: Schema | None, value: Any) -> None:

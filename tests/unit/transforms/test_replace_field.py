@@ -57,9 +57,15 @@ def test_replace_field_fails_if_a_renamed_field_has_the_name_of_another_field() 
     assert "duplication" in str(errors[0])
 
 
+def test_duplicates_in_lists_of_fields_are_removed() -> None:
+    replace = make_plugin("ReplaceField$Value", include="abc,abc")
+    assert apply_to_value(replace, {"abc": 1, "foo": 2}) == (None, {"abc": 1})
+    assert make_plugin("DropHeaders", headers="h,h").config.headers == ["h"]
+
+
 def test_replace_field_rejects_invalid_configuration() -> None:
     with pytest.raises(ConfigErrors) as caught:
-        make_plugin("ReplaceField$Value", include="a,a", exclude="b,,c", renames="a:b:c")
+        make_plugin("ReplaceField$Value", include="a,,a", exclude="b,,c", renames="a:b:c")
     assert len(caught.value.errors) == 3
 
 

@@ -463,3 +463,34 @@ def test_error_of_decoding_a_json_value_names_the_path_of_the_field(schema: Sche
     with pytest.raises(DataError) as caught:
         converter().to_connect("t", envelope)
     assert str(caught.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+)
+def test_json_with_a_byte_order_mark_or_in_utf_16_or_utf_32_is_decoded(encoding: str) -> None:
+    text = '{"schema":{"type":"string"},"payload":"é"}'
+    assert converter().to_connect("t", text.encode(encoding)) == (STRING_SCHEMA, "é")
+    data = [text.encode(), text.encode(encoding), text.encode()]
+    assert converter().to_connect_batch("t", data) == [SchemaRun(STRING_SCHEMA, ["é"] * 3)]
+    schemaless = converter(schemas_enable="false")
+    assert schemaless.to_connect("t", "[1]".encode(encoding)) == (None, [1])
+    with pytest.raises(DataError):
+        schemaless.to_connect("t", "[1]".encode(encoding)[:-1])
+
+
+def test_blank_json_without_a_schema_is_null() -> None:
+    schemaless = converter(schemas_enable="false")
+    assert schemaless.to_connect("t", b" \n") == (None, None)
+    assert schemaless.to_connect_batch("t", [b"1", b" "]) == [SchemaRun(None, [1, None])]
+
+
+@pytest.mark.parametrize(("start", "end"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_json_with_a_thousand_nested_levels_round_trips(start: bytes, end: bytes) -> None:
+    schemaless = converter(schemas_enable="false")
+    data = start * 1000 + b'"[{"' + end * 1000
+    (run,) = schemaless.to_connect_batch("t", [data, b"1"])
+    assert schemaless.from_connect_batch("t", None, [run.values[0]]) == [data]
+    with pytest.raises(RecordErrors) as caught:
+        schemaless.to_connect_batch("t", [b"1", start + data + end])
+    assert list(caught.value.errors) == [1]

@@ -15,13 +15,23 @@ from headrace.converters.primitive_converters import (
     LongConverter,
     ShortConverter,
 )
-from headrace.data.schema import BYTES_SCHEMA, OPTIONAL_BYTES_SCHEMA, STRING_SCHEMA
+from headrace.data.java import Float32
+from headrace.data.logical import TIMESTAMP_SCHEMA
+from headrace.data.schema import (
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    INT8_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_BYTES_SCHEMA,
+    OPTIONAL_FLOAT32_SCHEMA,
+    STRING_SCHEMA,
+)
 
 VALUES = [
     (ShortConverter, -2, "fffe"),
     (IntegerConverter, 1, "00000001"),
     (LongConverter, -(2**63), "8000000000000000"),
-    (FloatConverter, 1.5, "3fc00000"),
+    (FloatConverter, Float32(1.5), "3fc00000"),
     (DoubleConverter, 1.5, "3ff8000000000000"),
     (BooleanConverter, True, "01"),
     (BooleanConverter, False, "00"),
@@ -43,6 +53,7 @@ def test_values_round_trip_through_the_primitive_converters(converter_class: Any
 @pytest.mark.parametrize(
     ("converter_class", "value"),
     [(ShortConverter, 2**15), (IntegerConverter, "1"), (LongConverter, True), (DoubleConverter, 1),
+     (DoubleConverter, Float32(1.5)), (FloatConverter, 1.5),
      (BooleanConverter, 1), (ByteArrayConverter, "a"), (FloatConverter, 1e300)],
 )  # fmt: skip
 def test_primitive_converter_rejects_a_value_of_a_wrong_type(converter_class: Any, value: Any) -> None:
@@ -52,6 +63,22 @@ def test_primitive_converter_rejects_a_value_of_a_wrong_type(converter_class: An
     with pytest.raises(RecordErrors) as caught:
         converter.from_connect_batch("t", None, [None, value])
     assert list(caught.value.errors) == [1]
+
+
+@pytest.mark.parametrize(
+    ("converter_class", "schema", "value"),
+    [(LongConverter, INT8_SCHEMA, 1), (ShortConverter, INT64_SCHEMA, 1), (DoubleConverter, FLOAT32_SCHEMA, 1.5),
+     (LongConverter, TIMESTAMP_SCHEMA, 1)],
+)  # fmt: skip
+def test_number_converter_rejects_values_with_another_schema_but_not_nulls(
+    converter_class: Any, schema: Any, value: Any
+) -> None:
+    with pytest.raises(DataError):
+        converter_class().from_connect("t", schema, value)
+    with pytest.raises(RecordErrors) as caught:
+        converter_class().from_connect_batch("t", schema, [None, value])
+    assert list(caught.value.errors) == [1]
+    assert converter_class().from_connect_batch("t", OPTIONAL_FLOAT32_SCHEMA, [None]) == [None]
 
 
 @pytest.mark.parametrize("converter_class", [ShortConverter, LongConverter, DoubleConverter, BooleanConverter])

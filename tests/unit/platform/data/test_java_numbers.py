@@ -17,6 +17,9 @@ from headrace.data.java import (
     float_to_integer,
     hash_map_copy_order,
     hash_map_order,
+    parse_double,
+    parse_float,
+    parse_integer,
     string_hash,
     wrap,
 )
@@ -157,3 +160,27 @@ COPIES = [
 @pytest.mark.parametrize(("inserted", "iterated"), COPIES)
 def test_order_of_a_copied_hash_map_equals_java_iteration_order(inserted: list[str], iterated: list[str]) -> None:
     assert hash_map_copy_order(hash_map_order(inserted), ["task.class"]) == tuple(iterated)
+
+
+def test_numbers_are_parsed_as_in_java() -> None:
+    assert [parse_integer(text) for text in ("+5", "-007", "\u0663", "\uff15")] == [5, -7, 3, 5]
+    assert [parse_integer(text) for text in ("", "1_0", " 5", "5.0", "\U0001d7d8")] == [None] * 5
+    assert [parse_double(text) for text in (" 1.5f", ".5", "5.", "0x1p3", "-0x.8P1d")] == [1.5, 0.5, 5.0, 8.0, -1.0]
+    assert [parse_double(text) for text in ("0x1p99999", "-0x1p99999", "1e999")] == [math.inf, -math.inf, math.inf]
+    assert [parse_double(text) for text in ("", "0x1", "1_0", "\u0663", "\u00a05", "nan", "1ff")] == [None] * 7
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.1", 0.10000000149011612),
+        ("1.00000005960464477539062", 1.0),
+        ("1.00000005960464477539063", 1.0000001192092896),
+        ("1.00000017881393432617187", 1.0000001192092896),
+        ("1.00000017881393432617188", 1.0000002384185791),
+        ("3.4028236e38", math.inf),
+        ("NaN5", None),
+    ],
+)
+def test_text_is_rounded_once_to_a_32_bit_float(text: str, expected: float | None) -> None:
+    assert parse_float(text) == expected

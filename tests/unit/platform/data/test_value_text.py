@@ -62,7 +62,7 @@ NOTHING = Schema(Type.ARRAY, value_schema=None)
         ("[null,null]", NOTHING, [None, None]),
         ("[null,1]", STRING_SCHEMA, "[null,1]"),
         (".5", STRING_SCHEMA, ".5"),
-        ('["  ", " a "]', array(STRING_SCHEMA), ["  ", " a "]),
+        ('["  ", " a "]', array(STRING_SCHEMA), ["", " a "]),
         ('["a', STRING_SCHEMA, '["a'),
         ("[[1],[2]]", array(array(INT8_SCHEMA)), [[1], [2]]),
     ],
