@@ -310,14 +310,12 @@ TRANSFORMS: dict[str, st.SearchStrategy[dict[str, str]]] = {
     ),
     "HoistField$": _config({"field": _NAME | st.just("")}),
     "InsertField$": _config(
-        None,
+        {"topic.field": _INSERTED, "static.value": _text()},
         {
-            "topic.field": _INSERTED,
             "partition.field": _INSERTED,
             "offset.field": _INSERTED,
             "timestamp.field": _INSERTED,
             "static.field": _INSERTED,
-            "static.value": _text(),
             **_REPLACE_NULL,
         },
     ),

@@ -23,6 +23,8 @@ def is_known_difference(request: Request, case: Any, java: Any, headrace: Any) -
         return True
     if name.startswith("SetSchemaMetadata$") and java == ERROR:
         return headrace != ERROR and headrace[3 if name.endswith("$Key") else 4][0]["type"] != "struct"
+    if name.startswith("MaskField$"):
+        return bool(_without_scales_of_zeros(java) == _without_scales_of_zeros(headrace))
     if name in ("IntegerConverter", "ShortConverter"):
         return case[:2] == ["from", None] and case[2][0] == "int64" and java == ERROR
     if name == "StringConverter":
@@ -54,6 +56,17 @@ def _contains_struct_default(schema: Any) -> bool:
         return True
     inner = [*(field for _, field in schema.get("fields", ())), schema.get("keys"), schema.get("values")]
     return any(_contains_struct_default(each) for each in inner if each is not None)
+
+
+def _without_scales_of_zeros(result: Any) -> Any:
+    """Replace the scale of each masked Decimal: Java returns zero with the scale 0 instead of the schema's scale."""
+    if isinstance(result, list):
+        return (
+            ["decimal", "0", 0]
+            if result[:2] == ["decimal", "0"]
+            else [_without_scales_of_zeros(each) for each in result]
+        )
+    return result
 
 
 def _contains(value: Any, condition: Callable[[str, Any], bool]) -> bool:
