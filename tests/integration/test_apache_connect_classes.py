@@ -19,6 +19,7 @@ from support.connect_cases import (
     READ_DATA,
     SIMPLE_HEADER_CONVERTER,
     TRANSFORMS,
+    date_text_examples,
     read_cases,
     record_cases,
     write_cases,
@@ -65,9 +66,9 @@ def assert_same_results(oracle: ConnectOracle, request: Request) -> None:
 
 
 def run_examples(
-    oracle: ConnectOracle, count: int, kind: str, java_class: str, configs: Any, cases: Any, *, is_key: bool = False
+    oracle: ConnectOracle, count: int, kind: str, java_class: str, examples: st.SearchStrategy[Any]
 ) -> None:
-    """Compare the results of about `count` cases."""
+    """Compare the results of about `count` cases. An example is a configuration, and a pair of schemas and cases."""
 
     @seed(1)
     @settings(
@@ -76,10 +77,11 @@ def run_examples(
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(config=configs, drawn=cases)
-    def compare(config: dict[str, str], drawn: tuple[list[Any], list[Any]]) -> None:
-        schemas, items = drawn
-        assert_same_results(oracle, Request(kind, java_class, config, items, schemas, is_key))
+    @given(example=examples)
+    def compare(example: tuple[dict[str, str], tuple[list[Any], list[Any]]]) -> None:
+        config, (schemas, cases) = example
+        is_key = config.get("converter.type") == "key"
+        assert_same_results(oracle, Request(kind, java_class, config, cases, schemas, is_key))
 
     compare()
 
@@ -92,15 +94,21 @@ SIDES = [(name, side) for name in TRANSFORMS for side in (("Key", "Value") if na
 def test_transform_returns_the_same_records_as_kafka_connect(
     oracle: ConnectOracle, name: str, side: str, count: int
 ) -> None:
-    cases = record_cases("key" if side == "Key" else "value")
-    run_examples(oracle, count, "transform", f"{CONNECT}transforms.{name}{side}", TRANSFORMS[name], cases)
+    examples = st.tuples(TRANSFORMS[name], record_cases("key" if side == "Key" else "value"))
+    run_examples(oracle, count, "transform", f"{CONNECT}transforms.{name}{side}", examples)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_texts_of_dates_are_parsed_as_in_kafka_connect(oracle: ConnectOracle, count: int) -> None:
+    java_class = f"{CONNECT}transforms.TimestampConverter$Value"
+    run_examples(oracle, count, "transform", java_class, date_text_examples())
 
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", PREDICATES)
 def test_predicate_returns_the_same_results_as_kafka_connect(oracle: ConnectOracle, name: str, count: int) -> None:
     java_class = f"{CONNECT}transforms.predicates.{name}"
-    run_examples(oracle, count, "predicate", java_class, PREDICATES[name], record_cases("value"))
+    run_examples(oracle, count, "predicate", java_class, st.tuples(PREDICATES[name], record_cases("value")))
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -110,8 +118,7 @@ def test_converter_returns_the_same_data_and_bytes_as_kafka_connect(
     oracle: ConnectOracle, name: str, direction: str, count: int
 ) -> None:
     cases = write_cases() if direction == "write" else read_cases(READ_DATA[name])
-    configs = CONVERTERS[name].map(lambda config: {**config, "converter.type": "value"})
-    run_examples(oracle, count, "converter", CONNECT + name, configs, cases)
+    run_examples(oracle, count, "converter", CONNECT + name, st.tuples(CONVERTERS[name], cases))
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -120,4 +127,4 @@ def test_simple_header_converter_returns_the_same_data_and_bytes_as_kafka_connec
     oracle: ConnectOracle, direction: str, count: int
 ) -> None:
     cases = write_cases() if direction == "write" else read_cases(READ_DATA[SIMPLE_HEADER_CONVERTER])
-    run_examples(oracle, count, "header", CONNECT + SIMPLE_HEADER_CONVERTER, st.just({}), cases)
+    run_examples(oracle, count, "header", CONNECT + SIMPLE_HEADER_CONVERTER, st.tuples(st.just({}), cases))

@@ -6,13 +6,14 @@ their ranges, unpaired surrogates, fields that a configuration names but that do
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hypothesis import strategies as st
 
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, MILLIS_PER_DAY, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import INT_RANGES, Type
-from support.connect_values import double_bits, float_bits
+from support.connect_values import HAS_ALL_DATES, double_bits, float_bits
 
 Form = Any
 """The form of a schema or of a value."""
@@ -43,8 +44,12 @@ def _number(low: int, high: int) -> st.SearchStrategy[int]:
     return st.sampled_from((0, 1, -1, low, high)) | st.integers(low, high)
 
 
-_MILLIS = st.sampled_from((0, -1, 1, 999, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999)) | st.integers(
-    -62_135_596_800_000, 253_402_300_799_999
+_DAYS_RANGE = (-(2**31), 2**31 - 1) if HAS_ALL_DATES else (-140_000, 2_932_896)
+_MILLIS_RANGE = (-(2**63), 2**63 - 1) if HAS_ALL_DATES else (-12_000_000_000_000, 253_402_300_799_999)
+_MILLIS = (
+    st.sampled_from((0, -1, 1, 999, 1_700_000_000_123, 253_402_300_799_999, *_MILLIS_RANGE))
+    | st.integers(-(10**14), 10**14).map(lambda each: max(_MILLIS_RANGE[0], each))
+    | st.integers(*_MILLIS_RANGE)
 )
 _SCALARS: dict[str, st.SearchStrategy[Form]] = {
     **{type_: _number(*bounds).map(lambda number, type_=type_: [type_, number]) for type_, bounds in _INTS.items()},
@@ -53,7 +58,10 @@ _SCALARS: dict[str, st.SearchStrategy[Form]] = {
     "boolean": st.booleans().map(lambda each: ["boolean", each]),
     "string": _text().map(lambda each: ["string", each]),
     "bytes": st.binary(max_size=6).map(lambda each: ["bytes", each.hex()]),
-    DATE_NAME: st.integers(-719_162, 2_932_896).map(lambda days: ["date", days * MILLIS_PER_DAY]),
+    DATE_NAME: (
+        _number(*_DAYS_RANGE)
+        | st.integers(-800_000, 3_000_000).filter(lambda days: _DAYS_RANGE[0] <= days <= _DAYS_RANGE[1])
+    ).map(lambda days: ["date", days * MILLIS_PER_DAY]),
     TIME_NAME: (st.sampled_from((0, 1, MILLIS_PER_DAY - 1)) | st.integers(0, MILLIS_PER_DAY - 1)).map(
         lambda each: ["date", each]
     ),
@@ -373,11 +381,68 @@ PREDICATES: dict[str, st.SearchStrategy[dict[str, str]]] = {
 }
 
 
+# ---- texts of dates --------------------------------------------------------------------------------------------------
+
+_YEARS = ("0001", "-0005", "1582", "9999", "12026", "292278994", "99", "5") if HAS_ALL_DATES else ()
+_DATE_PARTS: dict[str, tuple[str, ...]] = {
+    "y": ("2024", "2023", "1970", "2000", "1600", *_YEARS),
+    "Y": ("2024", "2020"),
+    "M": ("1", "02", "12", "13", "0"),
+    "L": ("1", "12"),
+    "d": ("1", "29", "30", "31", "32", "0", "007"),
+    "D": ("1", "60", "366", "400"),
+    "w": ("1", "10", "53"),
+    "W": ("1", "5"),
+    "F": ("1", "4"),
+    "u": ("1", "7"),
+    "E": ("Mon", "Thursday", "sun", "Foo"),
+    "G": ("AD", "BC", "ad"),
+    "a": ("AM", "pm", "noon"),
+    "H": ("0", "13", "23", "24"),
+    "k": ("1", "24", "0"),
+    "K": ("0", "11"),
+    "h": ("1", "12", "13"),
+    "m": ("00", "59", "60"),
+    "s": ("0", "59", "61"),
+    "S": ("1", "12", "123", "123456"),
+    "z": ("UTC", "GMT", "Z", "+0100", "GMT+01:00", "EST", "CEST", "PST", "gmt-8", "Mars"),
+    "Z": ("+0000", "-0830", "+01:00", "UTC", "Z"),
+    "X": ("Z", "+01", "-0830", "+01:00", "EST"),
+}
+_MONTH_NAMES = ("Jan", "February", "sep", "DECEMBER", "Foo")
+_TOKENS = re.compile(r"'([^']*)'|([A-Za-z])\2*|[^A-Za-z']+")
+
+
+@st.composite
+def date_text_examples(draw: Any) -> tuple[dict[str, str], tuple[list[Form], list[Form]]]:
+    """Draw a configuration of TimestampConverter with a format, and records with texts that resemble the format."""
+    pattern = draw(_PATTERNS)
+    config = {"format": pattern, "target.type": draw(st.sampled_from(("unix", "Timestamp", "Date", "Time", "string")))}
+    schemas: list[Form] = [_STRING]
+    records = []
+    for _ in range(draw(st.integers(1, _CASES_MAX))):
+        parts = []
+        for token in _TOKENS.finditer(pattern):
+            letter = token[2]
+            if letter is None:
+                parts.append(token[1] if token[1] is not None else token[0])
+            else:
+                is_name = letter in "ML" and len(token[0]) > 2
+                parts.append(draw(st.sampled_from(_MONTH_NAMES if is_name else _DATE_PARTS.get(letter, ("1",)))))
+        text = "".join(parts)
+        if draw(_ONE_IN_EIGHT):
+            text = draw(st.sampled_from((text + " x", " " + text, text[:-1], text.replace("-", "/"), text + "5")))
+        schema = draw(st.sampled_from((0, None)))
+        records.append([False, "t", 0, None, None, schema, ["string", text], 0, []])
+    return config, (schemas, records)
+
+
 # ---- converters ------------------------------------------------------------------------------------------------------
 
+_TYPES = {"converter.type": st.sampled_from(("key", "value"))}
 CONVERTERS: dict[str, Any] = {
     "json.JsonConverter": _config(
-        None,
+        _TYPES,
         {
             "schemas.enable": _BOOLEAN,
             "schemas.cache.size": st.sampled_from(("1", "0", "1000", "x")),
@@ -386,7 +451,7 @@ CONVERTERS: dict[str, Any] = {
         },
     ),
     "storage.StringConverter": _config(
-        None,
+        _TYPES,
         {
             "converter.encoding": st.sampled_from(
                 ("UTF-8", "UTF8", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "windows-1252", "nope")
@@ -394,7 +459,7 @@ CONVERTERS: dict[str, Any] = {
         },
     ),
     **{
-        f"converters.{name}Converter": st.just({})
+        f"converters.{name}Converter": st.fixed_dictionaries(_TYPES)
         for name in ("Double", "Float", "Long", "Integer", "Short", "Boolean", "ByteArray")
     },
 }
