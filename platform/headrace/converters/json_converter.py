@@ -218,7 +218,11 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         except (RecordErrors, DataError, RecursionError):
             # Convert value by value: the error's indexes are relative to a run, and only `to_connect` accepts JSON in
             # UTF-16, with a byte order mark, or with many nested levels.
-            return super().to_connect_batch(topic, data)
+            try:
+                return super().to_connect_batch(topic, data)
+            except RecursionError:
+                with deep_recursion():
+                    return super().to_connect_batch(topic, data)
 
     def to_connect_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Parse as `to_connect_batch` does, but keep valid schemaless objects as text (`JsonTexts`)."""
