@@ -39,13 +39,12 @@ def is_known_difference(request: Request, case: Any, java: Any, headrace: Any) -
         return bool(_without_scales_of_zeros(java) == _without_scales_of_zeros(headrace))
     if name in ("IntegerConverter", "ShortConverter"):
         return case[:2] == ["from", None] and case[2][0] == "int64" and java == ERROR
+    if case[0] == "from" and _differs_only_in_order(case[2], java, headrace):
+        return True
     if name == "StringConverter":
         return case[0] == "from" and _contains(case[2], lambda tag, content: tag == "bytes")
     if name == "SimpleHeaderConverter":
         return _is_known_header(case, java, headrace)
-    if name == "JsonConverter" and case[0] == "from":
-        # Java writes maps in the order of a HashMap.
-        return java != ERROR and headrace != ERROR and sorted(bytes.fromhex(java)) == sorted(bytes.fromhex(headrace))
     if name == "JsonConverter" and case[0] == "to" and headrace == ERROR:
         return _is_read_wrongly(request, bytes.fromhex(case[1]))
     return False
@@ -107,6 +106,14 @@ def _without_defaults(result: Any) -> Any:
     if isinstance(result, dict):
         return {name: _without_defaults(item) for name, item in result.items() if name != "default"}
     return [_without_defaults(item) for item in result] if isinstance(result, list) else result
+
+
+def _differs_only_in_order(value: Any, java: Any, headrace: Any) -> bool:
+    """Whether the value contains a map with several keys, and Java writes the keys in the order of its HashMap."""
+    if not isinstance(java, str) or not isinstance(headrace, str):
+        return False
+    has_several_keys = _contains(value, lambda tag, content: tag == "map" and len(content) > 1)
+    return has_several_keys and sorted(bytes.fromhex(java)) == sorted(bytes.fromhex(headrace))
 
 
 def _contains_late_date(result: Any) -> bool:

@@ -312,6 +312,10 @@ def _convert_to_schema(schema: Schema | None, item: ParsedValue) -> Any:
         return Float32(value) if item.schema is FLOAT32_SCHEMA else value
     if value is None:
         raise DataError("Unable to convert a null value to a schema that requires a value")
+    if item.schema != schema and (
+        schema.name is not None or (item.schema is not None and item.schema.name is not None)
+    ):
+        raise DataError("Unable to convert dates and numbers to one type")
     if isinstance(value, int) and schema.type in (Type.FLOAT32, Type.FLOAT64):
         return float(value)
     return value
