@@ -159,13 +159,6 @@ class _ValueParser:
             return True
         return False
 
-    def _next_not_blank(self) -> str:
-        while self.next < len(self.tokens) - 1 and not trim(self.tokens[self.next]):
-            self.next += 1
-        token: str = self.tokens[self.next]
-        self.next += 1
-        return token
-
     def _is_next(self, expected: str) -> bool:
         position = self.next
         accepted = self._accept(expected)
@@ -207,9 +200,10 @@ class _ValueParser:
     def _parse_quoted(self) -> ParsedValue:
         content = ""
         while self.next < len(self.tokens):
-            if self._accept('"'):
+            token = self.tokens[self.next]
+            self.next += 1
+            if token == '"':
                 break
-            token = self._next_not_blank()  # as in Kafka, quoted text loses blanks between two delimiters
             content += token
         else:
             raise DataError("Missing closing quote")

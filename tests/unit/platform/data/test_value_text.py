@@ -64,7 +64,7 @@ NOTHING = Schema(Type.ARRAY, value_schema=None)
         (".5", STRING_SCHEMA, ".5"),
         ('["2019-08-23","12:34:56.789Z"]', STRING_SCHEMA, '["2019-08-23","12:34:56.789Z"]'),
         ('[1,"12:34:56.789Z"]', STRING_SCHEMA, '[1,"12:34:56.789Z"]'),
-        ('["  ", " a "]', array(STRING_SCHEMA), ["", " a "]),
+        ('["  ", " a "]', array(STRING_SCHEMA), ["  ", " a "]),
         ('["a', STRING_SCHEMA, '["a'),
         ("[[1],[2]]", array(array(INT8_SCHEMA)), [[1], [2]]),
     ],
