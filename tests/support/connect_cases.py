@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, MILLIS_PER_DAY, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import INT_RANGES, Type
-from support.connect_values import HAS_ALL_DATES, double_bits, float_bits
+from support.connect_values import double_bits, float_bits
 
 Form = Any
 """The form of a schema or of a value."""
@@ -44,10 +44,10 @@ def _number(low: int, high: int) -> st.SearchStrategy[int]:
     return st.sampled_from((0, 1, -1, low, high)) | st.integers(low, high)
 
 
-_DAYS_RANGE = (-(2**31), 2**31 - 1) if HAS_ALL_DATES else (-140_000, 2_932_896)
-_MILLIS_RANGE = (-(2**63), 2**63 - 1) if HAS_ALL_DATES else (-12_000_000_000_000, 253_402_300_799_999)
+_DAYS_RANGE = (-(2**31), 2**31 - 1)
+_MILLIS_RANGE = (-(2**63), 2**63 - 1)
 _MILLIS = (
-    st.sampled_from((0, -1, 1, 999, 1_700_000_000_123, 253_402_300_799_999, *_MILLIS_RANGE))
+    st.sampled_from((0, -1, 1, 999, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999, *_MILLIS_RANGE))
     | st.integers(-(10**14), 10**14).map(lambda each: max(_MILLIS_RANGE[0], each))
     | st.integers(*_MILLIS_RANGE)
 )
@@ -383,7 +383,7 @@ PREDICATES: dict[str, st.SearchStrategy[dict[str, str]]] = {
 
 # ---- texts of dates --------------------------------------------------------------------------------------------------
 
-_YEARS = ("0001", "-0005", "1582", "9999", "12026", "292278994", "99", "5") if HAS_ALL_DATES else ()
+_YEARS = ("0001", "-0005", "1582", "9999", "12026", "292278994", "99", "5")
 _DATE_PARTS: dict[str, tuple[str, ...]] = {
     "y": ("2024", "2023", "1970", "2000", "1600", *_YEARS),
     "Y": ("2024", "2020"),

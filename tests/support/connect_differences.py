@@ -9,7 +9,6 @@ from typing import Any
 
 from headrace.data.logical import MILLIS_PER_DAY, PYTHON_TYPES
 from support.connect_oracle import ERROR, Request
-from support.connect_values import HAS_ALL_DATES
 
 _BLANK_BETWEEN_DELIMITERS = re.compile(r'"[^"]*(?<=[\[\]{},:"])[\x00-\x20]+[\[\]{},:"]')
 _NUMBERS = ("int8", "int16", "int32", "int64", "float", "double")
@@ -34,9 +33,7 @@ def is_known_difference(request: Request, case: Any, java: Any, headrace: Any) -
         if headrace == ERROR and java != ERROR and _contains_late_date(java):
             return True
         value = case[4 if name.endswith("$Key") else 6]
-        return _contains(value, lambda tag, content: tag == "string" and _is_unsupported_text(request, content)) or (
-            headrace == ERROR and not HAS_ALL_DATES
-        )
+        return _contains(value, lambda tag, content: tag == "string" and _is_unsupported_text(request, content))
     if name.startswith("Cast$"):
         return _casts_logical_value(request, case, name, java, headrace)
     if name.startswith("ReplaceField$"):
@@ -110,7 +107,7 @@ def _without_scales_of_zeros(result: Any) -> Any:
 def _is_unsupported_text(request: Request, text: str) -> bool:
     """Whether java_dates.py does not parse the text as Java does."""
     pattern = request.config.get("format", "")
-    letters = set("YwWFuzZX") if HAS_ALL_DATES else set("YwWFuzZXG")
+    letters = set("YwWFuzZX")
     is_only_weekday = "E" in pattern and "d" not in pattern
     return is_only_weekday or bool(letters & set(pattern)) or text.startswith(" ") or "292278994" in text
 

@@ -15,16 +15,24 @@ of integers, so `int64` then represents all types of integers. The entries of ma
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import struct as binary
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from headrace.data import logical
 from headrace.data.java import Float32
-from headrace.data.logical import DATE_NAME, MILLIS_PER_DAY, TIME_NAME, decimal_scale, from_unscaled, unscaled
+from headrace.data.logical import (
+    DATE_NAME,
+    MILLIS_PER_DAY,
+    TIME_NAME,
+    Date,
+    Time,
+    Timestamp,
+    decimal_scale,
+    from_unscaled,
+    unscaled,
+)
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import Struct
 
@@ -118,36 +126,18 @@ def to_value(schema: Schema | None, form: Any) -> Any:
     return content
 
 
-HAS_ALL_DATES = hasattr(logical, "Timestamp")
-"""Whether headrace represents dates of all years of ``java.util.Date``, or only of years 1 to 9999."""
-
-
 def _to_date(name: str | None, millis: int) -> Any:
     """Return headrace's value for a ``java.util.Date``; `name` is the name of its schema."""
-    if HAS_ALL_DATES:
-        counts: Any = logical
-        if name == DATE_NAME:
-            return counts.Date(millis // MILLIS_PER_DAY)
-        return counts.Time(millis) if name == TIME_NAME else counts.Timestamp(millis)
-    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=millis)
     if name == DATE_NAME:
-        return moment.date()
-    return moment.time() if name == TIME_NAME else moment
+        return Date(millis // MILLIS_PER_DAY)
+    return Time(millis) if name == TIME_NAME else Timestamp(millis)
 
 
 def _from_date(value: Any) -> int | None:
     """Return the milliseconds of the ``java.util.Date`` for headrace's value, or None if it is not a date or time."""
-    if HAS_ALL_DATES:
-        counts: Any = logical
-        if type(value) is counts.Date:
-            return value * MILLIS_PER_DAY
-        return +value if type(value) in (counts.Time, counts.Timestamp) else None
-    day = dt.date(1970, 1, 1)
-    if isinstance(value, dt.time):
-        value = dt.datetime.combine(day, value, dt.UTC)
-    if isinstance(value, dt.datetime):
-        return (value - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
-    return (value - day).days * MILLIS_PER_DAY if isinstance(value, dt.date) else None
+    if type(value) is Date:
+        return value * MILLIS_PER_DAY
+    return +value if type(value) in (Time, Timestamp) else None
 
 
 def from_value(schema: Schema | None, value: Any) -> Any:
