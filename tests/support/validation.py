@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.api.config import config_def
 from headrace.api.connector import Connector
+from headrace.api.errors import ConfigError
 
 
 def validation_errors(connector: type[Connector[Any]], props: Mapping[str, str]) -> dict[str, list[str]]:
@@ -16,7 +17,10 @@ def validation_errors(connector: type[Connector[Any]], props: Mapping[str, str])
     instance.validate(props, values)
     found = connector.config_model.errors(props)
     if not found:
-        found += instance.validate_config(connector.config_model.parse(props))
+        try:
+            found += instance.validate_config(connector.config_model.parse(props))
+        except ConfigError as raised:
+            found.append(raised)
     for error in found:
         errors = values[error.key].errors
         errors += [] if str(error) in errors else [str(error)]
