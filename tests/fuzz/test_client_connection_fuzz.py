@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,8 @@ FRAMES = st.lists(
 )
 
 
+# Threads of clients that other tests of this process have created may use `random` while Hypothesis draws an example.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @settings(max_examples=300, deadline=None)
 @given(frames=FRAMES, exact=st.booleans())
 def test_requests_fail_only_with_client_errors_if_the_client_receives_random_responses(
