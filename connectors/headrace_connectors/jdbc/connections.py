@@ -9,7 +9,7 @@ from headrace.api.config import Config, ConfigType, Password, config_def
 from headrace.api.config_def import nearest
 from headrace.api.errors import ConfigError
 from headrace.api.retries import Retries, RetryPolicy
-from headrace_connectors.jdbc.url import JdbcUrl, parse, redact_passwords
+from headrace_connectors.jdbc.url import JdbcUrl, parse
 
 CREDENTIALS_PROVIDER_DOC = (
     "Only Confluent's DefaultJdbcCredentialsProvider, which is the default, is supported: it returns connection.user "
@@ -84,8 +84,6 @@ def invalid_value(config: ConnectionConfig, key: str, reason: str) -> ConfigErro
     value: object = config.originals_with_prefix("").get(key)
     if config_def(cast("Config", config).__class__).keys[key].type is ConfigType.PASSWORD:
         value = "[hidden]"
-    elif key == "connection.url":
-        value = redact_passwords(config.connection_url)
     return ConfigError(key, value, reason)
 
 

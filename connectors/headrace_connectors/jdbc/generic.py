@@ -36,7 +36,7 @@ from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
 from headrace_connectors.jdbc.temporal_values import to_date
 from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer_of
-from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
+from headrace_connectors.jdbc.url import JdbcUrl
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class GenericDialect(Dialect):
         except sqlalchemy.exc.ArgumentError as error:  # also NoSuchModuleError
             raise ConfigError(
                 "connection.url",
-                redact_passwords(self.config.connection_url),
+                self.config.connection_url,
                 f"{error}: install the Python package with the SQLAlchemy dialect of this database, "
                 "for example duckdb-engine",
             ) from error

@@ -14,7 +14,7 @@ from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc.connections import ConnectionConfig, credentials
 from headrace_connectors.jdbc.dialects import engine_for, run_on_connect
 from headrace_connectors.jdbc.mysql_properties import MysqlProperties, mysql_properties
-from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
+from headrace_connectors.jdbc.url import JdbcUrl
 
 # Server errors after which the same statement may succeed: missing resources, locks, shutdown, read-only mode.
 _TRANSIENT_CODES = frozenset({1021, 1040, 1041, 1053, 1077, 1114, 1129, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213,
@@ -26,7 +26,7 @@ def properties_of(url: JdbcUrl, config: ConnectionConfig) -> MysqlProperties:
     try:
         return mysql_properties(credentials(url, config).properties, is_mariadb=url.kind == "mariadb")
     except ConfigError as error:
-        raise ConfigError("connection.url", redact_passwords(config.connection_url), error.reason) from error
+        raise ConfigError("connection.url", config.connection_url, error.reason) from error
 
 
 def mysql_engine(url: JdbcUrl, config: ConnectionConfig, statements: Sequence[str] = (), **arguments: Any) -> Engine:

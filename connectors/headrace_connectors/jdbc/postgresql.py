@@ -95,7 +95,7 @@ from headrace_connectors.jdbc.types import (
     to_decimal,
     to_integer,
 )
-from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
+from headrace_connectors.jdbc.url import JdbcUrl
 
 logger = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ def postgresql_engine(url: JdbcUrl, config: ConnectionConfig) -> Engine:
     try:
         options = libpq_options(properties)
     except ConfigError as error:
-        raise ConfigError("connection.url", redact_passwords(config.connection_url), error.reason) from error
+        raise ConfigError("connection.url", config.connection_url, error.reason) from error
     address = sqlalchemy.URL.create(
         "postgresql+psycopg",
         username=user,

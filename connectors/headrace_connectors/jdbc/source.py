@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RetriableError
+from headrace.api.redaction import redact_passwords
 from headrace.api.retries import Retries
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
@@ -413,7 +414,7 @@ def _with_retries(
 
     Raises ConnectError if the last attempt fails or the connector is stopped.
     """
-    address = url.redact_passwords(config.connection_url)
+    address = redact_passwords(config.connection_url)
     return connection_retries(config).call(
         action,
         (dialect.driver_error, OSError),

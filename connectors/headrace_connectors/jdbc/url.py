@@ -16,7 +16,7 @@ SUPPORTED = ("sqlite", "postgresql", "mysql", "mariadb")
 
 _SQLALCHEMY = re.compile(r"(?!jdbc:)(?P<name>[a-z0-9_]+)(?:\+[a-z0-9_]+)?://")
 _NETWORK = re.compile(r"//(?P<hosts>[^/?]*)(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?$")
-_HOST = re.compile(r"(\[[^\]]+\]|[^:]*)(?::(\d+))?")
+_HOST = re.compile(r"(\[[^\]]+\]|[^:@]*)(?::(\d+))?")
 _OF_JAVA: Mapping[str, tuple[str, str]] = {
     "oracle:thin:": ("Oracle", "oracle+oracledb://host:1521/?service_name=NAME"),
     "oracle:oci:": ("Oracle", "oracle+oracledb://host:1521/?service_name=NAME"),
@@ -63,7 +63,7 @@ def parse(url: str) -> JdbcUrl:
     if match is None:
         raise ConfigError(
             "connection.url",
-            redact_passwords(url),
+            url,
             "must look like jdbc:sqlite:/path/to/file or jdbc:postgresql://host:5432/database",
         )
     kind, address = match[1].lower(), match[2]
@@ -71,19 +71,13 @@ def parse(url: str) -> JdbcUrl:
         if f"{kind}:{address}".lower().startswith(prefix):
             raise ConfigError(
                 "connection.url",
-                redact_passwords(url),
+                url,
                 f"JDBC URLs of {name} are not supported: set a SQLAlchemy URL, such as {example}, and install the "
                 f"Python driver for {name}",
             )
     if kind == "sqlite" or (kind not in SUPPORTED and not address.startswith("//")):
         return _file_url(url, kind, address)
     return _network_url(url, kind, address)
-
-
-def redact_passwords(url: str) -> str:
-    """Replace passwords in a URL with asterisks."""
-    hidden = re.sub(r"(?i)((?:password|pwd)=)[^&;]*", r"\1****", url)
-    return re.sub(r"(://[^/@:]*:)[^/@]*@", r"\1****@", hidden)
 
 
 def validate(url: str) -> None:
@@ -108,9 +102,7 @@ def validate_known(url: str) -> None:
 def _file_url(url: str, kind: str, address: str) -> JdbcUrl:
     path, _, query = address.removeprefix("file:").partition("?")
     if not path:
-        raise ConfigError(
-            "connection.url", redact_passwords(url), f"must name a database file, as in jdbc:{kind}:/path/to/file"
-        )
+        raise ConfigError("connection.url", url, f"must name a database file, as in jdbc:{kind}:/path/to/file")
     return JdbcUrl(kind, path, properties=dict(parse_qsl(query)))
 
 
@@ -119,10 +111,10 @@ def _network_url(url: str, kind: str, address: str) -> JdbcUrl:
     if match is None:  # jdbc:postgresql:database names a database on localhost
         if address and "/" not in address:
             return JdbcUrl(kind, unquote(address), host="localhost")
-        raise ConfigError("connection.url", redact_passwords(url), f"must look like jdbc:{kind}://host:port/database")
+        raise ConfigError("connection.url", url, f"must look like jdbc:{kind}://host:port/database")
     hosts = [_host(url, kind, text) for text in match["hosts"].split(",")]
     if len(hosts) > 1 and kind != "postgresql":
-        raise ConfigError("connection.url", redact_passwords(url), "several hosts are supported only with PostgreSQL")
+        raise ConfigError("connection.url", url, "several hosts are supported only with PostgreSQL")
     host, port = hosts[0] if len(hosts) == 1 else (match["hosts"], None)
     return JdbcUrl(
         kind,
@@ -137,5 +129,6 @@ def _network_url(url: str, kind: str, address: str) -> JdbcUrl:
 def _host(url: str, kind: str, text: str) -> tuple[str, int | None]:
     match = _HOST.fullmatch(text)
     if match is None:
-        raise ConfigError("connection.url", redact_passwords(url), f"must look like jdbc:{kind}://host:port/database")
+        hint = "; set the user in connection.user and connection.password" if "@" in text else ""
+        raise ConfigError("connection.url", url, f"must look like jdbc:{kind}://host:port/database{hint}")
     return match[1].strip("[]") or "localhost", int(match[2]) if match[2] else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.api.redaction import redact_passwords
 from headrace.data.errors import ConnectError, DataError, UnknownField
 
 __all__ = [
@@ -32,7 +33,7 @@ class RetriableError(ConnectError):
 class ConfigError(ConnectError):
     """One configuration key is invalid, or (if `key` is "") the configuration as a whole.
 
-    The message is the same as in Kafka's ConfigException.
+    The message is the same as in Kafka's ConfigException, but without the passwords of a URL.
     """
 
     def __init__(self, key: str, value: object = None, message: str = "") -> None:
@@ -86,7 +87,7 @@ class RecordErrors(ConnectError):
 
 def _shown(value: object) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(map(str, value)) + "]"
+        return "[" + ", ".join(map(_shown, value)) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return "null" if value is None else str(value)
+    return "null" if value is None else redact_passwords(str(value))

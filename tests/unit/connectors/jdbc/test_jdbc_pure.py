@@ -81,6 +81,11 @@ def test_jdbc_url_is_parsed_to_database_type_name_host_port_and_properties(text:
         ("jdbc:sqlserver://h:1433;databaseName=x", r"JDBC URLs of SQL Server are not supported.*mssql\+pyodbc://"),
         ("jdbc:mysql://h1,h2/shop", "several hosts are supported only with PostgreSQL"),
         ("jdbc:postgresql://h:x/shop", "must look like jdbc:postgresql://host:port/database"),
+        (
+            "jdbc:postgresql://u:secret@h/shop",
+            "host:port/database; set the user in connection.user and connection.pass",
+        ),
+        ("jdbc:postgresql://u@h/shop", "host:port/database; set the user in connection.user and connection.password"),
     ],
 )
 def test_invalid_jdbc_url_is_rejected(text: str, reason: str) -> None:
