@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from headrace.api.config import ConfigType, Importance, key
+from headrace.api.config import ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
 from headrace_connectors.common.time_zones import check_time_zone, time_zone
 from headrace_connectors.s3.connection import S3ConnectionConfig
@@ -115,9 +115,15 @@ class S3SinkConfig(S3ConnectionConfig):
         "s3.acl.canned", default=None, one_of=_CANNED_ACLS, doc="The canned ACL of objects.", group=_S3
     )
     storage_encryption: str = key(
-        "s3.ssea.name", default="", one_of=("", "AES256", "aws:kms"), doc="Server-side encryption.", group=_S3
+        "s3.ssea.name",
+        default="",
+        one_of=("", "AES256", "aws:kms"),
+        doc="Server-side encryption. With s3.sse.customer.key, AES256 means encryption with this key.",
+        group=_S3,
     )
-    kms_key_id: str = key("s3.sse.kms.key.id", default="", doc="The KMS key of aws:kms encryption.", group=_S3)
+    kms_key_id: str = key(
+        "s3.sse.kms.key.id", default="", doc="The KMS key of the encryption s3.ssea.name=aws:kms.", group=_S3
+    )
     object_tagging: bool = key(
         "s3.object.tagging",
         default=False,
@@ -438,8 +444,13 @@ class S3SinkConfig(S3ConnectionConfig):
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
         """Yield errors about invalid combinations of keys. `values` maps each key to its parsed value."""
         yield from super().errors_between(values)
-        if values.get("s3.sse.customer.key") and values.get("s3.ssea.name"):
-            yield ConfigError("s3.sse.customer.key", None, "cannot be used with s3.ssea.name")
+        algorithm, kms_key = values.get("s3.ssea.name"), values.get("s3.sse.kms.key.id")
+        customer_key: Password | None = values.get("s3.sse.customer.key")
+        if customer_key and customer_key.value and algorithm == "aws:kms":
+            reason = "cannot be used with s3.ssea.name=aws:kms; set s3.ssea.name=AES256, or remove the customer key"
+            yield ConfigError("s3.sse.customer.key", customer_key, reason)
+        if kms_key and algorithm != "aws:kms":
+            yield ConfigError("s3.sse.kms.key.id", kms_key, "has an effect only with s3.ssea.name=aws:kms; set both")
         partitioner = partitioner_name(str(values.get("partitioner.class")))
         if partitioner == "Field" and not values.get("partition.field.name"):
             yield ConfigError("partition.field.name", None, "must be set for FieldPartitioner")

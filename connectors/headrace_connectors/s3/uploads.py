@@ -38,7 +38,7 @@ class SinkBucket(Bucket):
     def __init__(self, config: S3SinkConfig) -> None:
         super().__init__(config)
         self._config = config
-        self._attributes = _object_attributes(config) | self.customer_key
+        self._attributes = _object_attributes(config, self.customer_key)
         self._conditions = {"IfNoneMatch": "*"} if config.keeps_existing_objects else {}
 
     def put(self, key: str, data: SpoolReader, metadata: Mapping[str, str] = _NO_METADATA) -> None:
@@ -120,12 +120,9 @@ def _metadata_argument(metadata: Mapping[str, str]) -> dict[str, Any]:
     return {"Metadata": dict(metadata)} if metadata else {}
 
 
-def _object_attributes(config: S3SinkConfig) -> dict[str, Any]:
-    attributes = {
-        "ACL": config.acl,
-        "ServerSideEncryption": config.storage_encryption,
-        "SSEKMSKeyId": config.kms_key_id,
-    }
+def _object_attributes(config: S3SinkConfig, customer_key: Mapping[str, Any]) -> dict[str, Any]:
+    encryption = {"ServerSideEncryption": config.storage_encryption, "SSEKMSKeyId": config.kms_key_id}
+    attributes = {"ACL": config.acl, **(customer_key or encryption)}
     return {name: value for name, value in attributes.items() if value}
 
 

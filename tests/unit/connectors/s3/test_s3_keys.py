@@ -10,6 +10,7 @@ from headrace_connectors.s3.bucket import Bucket, _proxy
 from headrace_connectors.s3.connection import S3ConnectionConfig
 from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.source_config import S3SourceConfig
+from headrace_connectors.s3.uploads import SinkBucket
 
 CONNECTION_KEYS = """
     s3.bucket.name s3.region store.url s3.part.retries s3.retry.backoff.ms retry.backoff.ms s3.sse.customer.key
@@ -123,6 +124,7 @@ def test_warning_says_that_keys_with_the_prefix_confluent_topic_have_no_effect()
     [
         ("s3.credentials.provider.class", "com.example.Vault", "a Java class cannot be loaded"),
         ("s3.sse.customer.key", "short", "32 bytes in base64"),
+        ("s3.sse.kms.key.id", "alias/orders", "s3.ssea.name=aws:kms; set both"),
         ("s3.part.size", "1000", "at least 5242880"),
         ("aws.access.key.id", "only", "must be set"),
         ("s3.schema.partition.affix.type", "BOTH", "PREFIX"),
@@ -148,6 +150,21 @@ def test_configured_sse_customer_key_is_decoded_from_base64_for_s3_requests() ->
     secret = bytes(range(32))
     bucket = Bucket(sink(s3__sse__customer__key=base64.b64encode(secret).decode()))
     assert bucket.customer_key == {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": secret}
+
+
+def test_customer_key_and_aes256_together_encrypt_with_the_customer_key_as_in_confluents_sink() -> None:
+    secret = base64.b64encode(bytes(32)).decode()
+    config = sink(s3__sse__customer__key=secret, s3__ssea__name="AES256")
+    assert SinkBucket(config)._attributes == {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": bytes(32)}
+    assert SinkBucket(sink(s3__ssea__name="AES256"))._attributes == {"ServerSideEncryption": "AES256"}
+
+
+def test_error_for_a_customer_key_with_kms_encryption_says_what_to_set_and_hides_the_key() -> None:
+    secret = base64.b64encode(bytes(32)).decode()
+    props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "flush.size": "9"}
+    (error,) = S3SinkConfig.errors({**props, "s3.sse.customer.key": secret, "s3.ssea.name": "aws:kms"})
+    assert "set s3.ssea.name=AES256, or remove the customer key" in str(error)
+    assert secret not in str(error)
 
 
 def test_blank_store_url_means_amazon_s3() -> None:
