@@ -182,7 +182,8 @@ def _lag_lines(tasks: Iterable[TaskMetrics]) -> list[str]:
                 averages.append(f"{labels} {_format(lag.avg)}")
                 maxima.append(f"{labels} {_format(lag.max)}")
             if task.lags:
-                maxima.append(f"{_labels(**client)} {_format(max(lag.max for lag in task.lags))}")
+                known = (lag.max for lag in task.lags if not math.isnan(lag.max))
+                maxima.append(f"{_labels(**client)} {_format(max(known, default=math.nan))}")
         prefix = f"kafka_consumer_{group}_records_lag"
         lines += _family(prefix, "gauge", "Records of the partition that the task has not received yet", current)
         lines += _family(f"{prefix}_avg", "gauge", "Average of records_lag", averages)

@@ -7,7 +7,7 @@ from math import inf, isnan, nan
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.herder.herder import ConnectorStatus, RebalanceMetrics, StartCounts, WorkerMetrics
-from headrace.metrics import prometheus
+from headrace.metrics import prometheus, task_page
 from headrace.runtime.record_lags import PartitionLag
 from headrace.runtime.task_metrics import TaskMetrics
 from headrace.stores.status_store import State, Status
@@ -85,6 +85,12 @@ def test_lags_have_the_metric_names_and_labels_of_kafkas_consumer() -> None:
         assert value(f"{prefix}_records_lag_max", **labels, topic="t", partition="1") == 12
         assert value(f"{prefix}_records_lag_max", **labels) == 12
     assert value("kafka_connect_sink_task_sink_record_lag_max", connector="out", task="0") == 9
+
+
+def test_maximum_lag_of_a_task_ignores_partitions_without_recent_values() -> None:
+    lags = [PartitionLag("t", partition, 5, nan, maximum) for partition, maximum in enumerate((nan, 7.0, nan))]
+    page = task_page.render([TaskMetrics("out", 0, {}, "c", lags)], {"out": "sink"}).decode()
+    assert 'kafka_consumer_fetch_manager_records_lag_max{clientId="c",client_id="c"} 7.0' in page.splitlines()
 
 
 def test_metrics_page_shows_counters_of_sources_only_for_source_connectors() -> None:
