@@ -8,7 +8,8 @@ starts a sentence with "This module does I/O".
 
 A module that makes the promise must not import a module of the standard library or a driver that does I/O, and none of
 our modules that imports one, directly or indirectly. Imports in functions count. Imports for type checkers do not. The
-module must also not call a function that reads the clock or a file without such an import, for example `open`.
+module must also not call a function that reads the clock or a file without such an import, for example `open`, and not
+pass it on, for example as a `default_factory`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ FORBIDDEN = frozenset(
     }
 )  # fmt: skip
 
-FORBIDDEN_CALLS = frozenset({"open", "input", "uuid1", "uuid4"})
+FORBIDDEN_FUNCTIONS = frozenset({"open", "input", "uuid1", "uuid4"})
 FORBIDDEN_METHODS = frozenset(
     {"now", "utcnow", "today", "uuid1", "uuid4", "read_bytes", "read_text", "write_bytes", "write_text"}
 )
@@ -84,8 +85,8 @@ def violations(roots: Mapping[str, Path] = ROOTS, exceptions: Sequence[tuple[str
         chain = _import_of_io(graph, module, pure)
         if chain:
             yield f"{module} promises to do no I/O, but imports {' -> '.join(chain)}"
-        for call in _calls_of_io(trees[module]):
-            yield f"{module} promises to do no I/O, but line {call.lineno} calls {ast.unparse(call.func)}"
+        for use in _uses_of_io(trees[module]):
+            yield f"{module} promises to do no I/O, but line {use.lineno} uses {ast.unparse(use)}"
 
 
 def is_pure(module: str, docstrings: Mapping[str, str]) -> bool:
@@ -108,13 +109,12 @@ def _parse(roots: Mapping[str, Path]) -> Iterator[tuple[str, ast.Module]]:
             yield name, ast.parse(path.read_text(encoding="utf-8"))
 
 
-def _calls_of_io(tree: ast.Module) -> Iterator[ast.Call]:
+def _uses_of_io(tree: ast.Module) -> Iterator[ast.Name | ast.Attribute]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            is_function = isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS
-            is_method = isinstance(node.func, ast.Attribute) and node.func.attr in FORBIDDEN_METHODS
-            if is_function or is_method:
-                yield node
+        is_function = isinstance(node, ast.Name) and node.id in FORBIDDEN_FUNCTIONS
+        is_method = isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_METHODS
+        if isinstance(node, ast.Name | ast.Attribute) and (is_function or is_method):
+            yield node
 
 
 def _import_of_io(graph: grimp.ImportGraph, module: str, pure: set[str]) -> list[str]:

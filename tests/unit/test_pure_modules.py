@@ -59,7 +59,14 @@ def test_promise_of_a_package_applies_to_all_its_modules_without_an_exemption(pa
 def test_module_that_promises_to_do_no_io_must_not_read_a_file_or_the_clock(package: Path, call: str) -> None:
     (package / "core.py").write_text(PROMISE + f"value = {call}\n")
     [line] = check(package)
-    assert line == f"acme_rules.core promises to do no I/O, but line 2 calls {call.rpartition('(')[0]}"
+    assert line == f"acme_rules.core promises to do no I/O, but line 2 uses {call.rpartition('(')[0]}"
+
+
+@pytest.mark.parametrize("function", ["uuid4", "datetime.now"])
+def test_module_that_promises_to_do_no_io_must_not_pass_on_a_function_that_does(package: Path, function: str) -> None:
+    (package / "core.py").write_text(PROMISE + f"value = field(default_factory={function})\n")
+    [line] = check(package)
+    assert line == f"acme_rules.core promises to do no I/O, but line 2 uses {function}"
 
 
 def test_imports_for_type_checkers_do_not_break_the_promise(package: Path) -> None:
