@@ -24,6 +24,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, cast
 
 from headrace.api.errors import ConnectError, DataError, RetriableError
@@ -462,12 +463,27 @@ def polled_batches(polled: Any, task_class: str) -> list[SourceBatch]:
     """Convert the result of `poll` to batches.
 
     Raises TypeError if the result contains an item that is not a record, and DataError if a source partition or source
-    offset cannot be stored.
+    offset cannot be stored or a timestamp is not an int.
     """
     batches = _as_batches(polled, task_class)
     for batch in batches:
         _check_offsets(batch)
+        _check_timestamps(batch)
     return batches
+
+
+def _check_timestamps(batch: SourceBatch) -> None:
+    """Raise DataError if a timestamp is not an int, because the producer would fail without naming the timestamp."""
+    timestamps: Any = batch.timestamps
+    if timestamps is None or isinstance(timestamps, int):
+        return
+    for kind in set(map(type, timestamps)):
+        if not issubclass(kind, int | NoneType):
+            found = next(each for each in timestamps if type(each) is kind)
+            raise DataError(
+                f"The timestamp {found!r} of {describe(batch)} has the type {kind.__name__}: it must be an int, the "
+                "milliseconds since 1970-01-01 UTC. Convert a datetime with headrace.api.Timestamp.of"
+            )
 
 
 def _check_offsets(batch: SourceBatch) -> None:

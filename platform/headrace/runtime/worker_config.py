@@ -235,6 +235,12 @@ def _group_errors(values: Mapping[str, Any]) -> list[ConfigError]:
 
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+TOPIC_NAME_RULE = "a topic name has 1 to 249 letters, digits, dots, underscores or hyphens"
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether brokers accept a topic with this name."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def _topic_errors(values: Mapping[str, Any]) -> list[ConfigError]:
@@ -246,9 +252,8 @@ def _topic_errors(values: Mapping[str, Any]) -> list[ConfigError]:
         if same is not None:
             errors.append(ConfigError(key, values[key], f"{same} is the same topic; set another one"))
         name = values.get(key)
-        if name and (not _TOPIC_NAME.fullmatch(name) or name in (".", "..")):
-            text = "a topic name has 1 to 249 letters, digits, dots, underscores or hyphens"
-            errors.append(ConfigError(key, name, text))
+        if name and not is_topic_name(name):
+            errors.append(ConfigError(key, name, TOPIC_NAME_RULE))
     return errors
 
 

@@ -21,6 +21,7 @@ from headrace.runtime.conversion import ToBytes
 from headrace.runtime.error_policy import ErrorPolicy, Failure
 from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.runtime.task_plugins import Plugins
+from headrace.runtime.worker_config import TOPIC_NAME_RULE, is_topic_name
 from headrace.testing.task_configs import (
     CONNECTOR_NAME,
     connector_class_of,
@@ -119,7 +120,8 @@ def run_source(
     A task is also stopped when its polls return no records for `idle_s` seconds of virtual time. `plugin` is a source
     connector or source task class, or a function decorated with `@source`. `props` is its configuration, which may
     contain ``tasks.max``, `transforms` and ``errors.tolerance``. `offsets` are the committed offsets at which the tasks
-    start, for example those of an earlier run. Offsets are committed after each batch. Converters are not used.
+    start, for example those of an earlier run. Offsets are committed after each batch. Records are
+    converted with the converters of `props`, by default with JsonConverter, so that invalid values fail.
 
     Raises every error that would fail a task.
     """
@@ -232,6 +234,8 @@ class _SourceTaskRun:
             case core.Convert(polled, batch, by_record):
                 self._carry_out(self._core.converted(polled, self._convert(batch, by_record=by_record)))
             case core.PrepareTopic(topic):
+                if not is_topic_name(topic):
+                    raise ConnectError(f"Failed to create topic {topic}: {TOPIC_NAME_RULE}")
                 self._carry_out(self._core.topic_ready(topic))
             case core.Send():
                 self._send(effect)

@@ -25,6 +25,7 @@ from headrace.api import (
     SourceRecord,
     SourceTask,
     Struct,
+    Timestamp,
     Wait,
     key,
     source,
@@ -283,6 +284,27 @@ def test_source_offsets_of_a_batch_are_checked_at_the_poll(has_records: bool) ->
 
     with pytest.raises(DataError, match="the value of 'n' has the type bytes"):
         run_source(BatchTask, {}, records=2)
+
+
+@pytest.mark.parametrize("timestamp", [dt.datetime(2026, 1, 1), "2026-01-01", 1.5], ids=repr)
+def test_timestamp_that_is_not_an_int_is_rejected_at_the_poll(timestamp: Any) -> None:
+    @source
+    def ticks(config: NumbersConfig, offset: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
+        yield SourceRecord(topic="t", value=1, timestamp=Timestamp(5), source_offset={"n": 1})
+        yield SourceRecord(topic="t", value=2, timestamp=timestamp, source_offset={"n": 2})
+
+    with pytest.raises(DataError, match=r"^The timestamp .* it must be an int, the milliseconds since 1970-01-01 UTC"):
+        run_source(ticks, {}, records=2)
+
+
+@pytest.mark.parametrize("topic", ["two words", "x" * 250, ".."])
+def test_topic_with_a_name_that_brokers_reject_fails_the_run(topic: str) -> None:
+    @source
+    def ticks(config: NumbersConfig, offset: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
+        yield SourceRecord(topic=topic, value=1, source_offset={"n": 1})
+
+    with pytest.raises(ConnectError, match=r"^Failed to create topic .*: a topic name has 1 to 249 letters"):
+        run_source(ticks, {}, records=1)
 
 
 def test_source_partition_with_a_value_that_json_cannot_represent_is_rejected_at_the_poll_and_at_a_read() -> None:
