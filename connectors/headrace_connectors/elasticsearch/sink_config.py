@@ -16,14 +16,20 @@ _LONG = ConfigType.LONG
 DATA_STREAM_USAGES = ("DATASTREAM", "ALIAS_DATASTREAM")
 
 
-def _check_url(text: str) -> None:
-    for url in filter(None, (part.strip() for part in text.split(","))):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url} is not a URL such as http://localhost:9200")
-        if parts.query or parts.fragment or parts.username:
-            raise ValueError(f"{parts.hostname}: the URL may contain only scheme, host, port and path")
-        _ = parts.port  # raises ValueError for an invalid port
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must look like http://localhost:9200")
+    if parts.username:
+        raise ValueError("must not contain a user; set connection.username and connection.password")
+    if parts.query or parts.fragment:
+        raise ValueError("may contain only scheme, host, port and path")
+    _ = parts.port  # raises ValueError for an invalid port
+
+
+def _check_proxy_host(host: str) -> None:
+    if any(character in host for character in "/:@"):
+        raise ValueError("must be a host name or IPv4 address; set proxy.port, proxy.username and proxy.password")
 
 
 class ElasticsearchSinkConfig(Config):
@@ -336,7 +342,11 @@ class ElasticsearchSinkConfig(Config):
         group=_COMPAT,
     )
     proxy_host: str = key(
-        "proxy.host", default="", doc="The host of the HTTP proxy. Default: no proxy.", group=_CONNECTION
+        "proxy.host",
+        default="",
+        doc="The host of the HTTP proxy, without the port. Default: no proxy.",
+        validator=_check_proxy_host,
+        group=_CONNECTION,
     )
     proxy_port: int = key("proxy.port", default=8080, at_least=1, doc="The port of the proxy.", group=_CONNECTION)
     proxy_username: str = key(
@@ -425,7 +435,7 @@ def _url_errors(urls: list[str], needs_tls: bool) -> Iterator[ConfigError]:
         try:
             _check_url(url)
         except ValueError as error:
-            yield ConfigError("connection.url", None, str(error))
+            yield ConfigError("connection.url", url, str(error))
         if needs_tls and not url.startswith("https:"):
             yield ConfigError("connection.url", url, "must use https, because elastic.security.protocol is SSL")
 

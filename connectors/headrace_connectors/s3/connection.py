@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from headrace.api.config import Config, Importance, Password, key
 from headrace.api.errors import ConfigError
@@ -23,6 +24,13 @@ def _check_provider(name: str) -> None:
             f"a Java class cannot be loaded; use {_DEFAULT_PROVIDERS[0]} (boto3's credential chain: environment, "
             f"files, roles), {_ASSUME_ROLE}, or aws.access.key.id and aws.secret.access.key"
         )
+
+
+def _check_store_url(url: str) -> None:
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc):
+        raise ValueError("must look like http://host:port")
+    _ = parts.port  # raises ValueError for an invalid port
 
 
 def _check_customer_key(secret: Password) -> None:
@@ -58,6 +66,7 @@ class S3ConnectionConfig(Config):
         "store.url",
         default=None,
         doc="The address of an S3-compatible store, such as http://localhost:9000.",
+        validator=_check_store_url,
         group=_S3,
     )
     access_key_id: str | None = key(

@@ -245,6 +245,10 @@ def test_retry_backoff_of_bulk_requests_doubles_up_to_one_day() -> None:
     [
         ({"connection.url": "localhost:9200"}, "connection.url"),
         ({"connection.url": "http://a:b@c"}, "connection.url"),
+        ({"connection.url": "http://"}, "connection.url"),
+        ({"connection.url": "http://localhost:9200,"}, "connection.url"),
+        ({"proxy.host": "http://p"}, "proxy.host"),
+        ({"proxy.host": "p:3128"}, "proxy.host"),
         ({"connection.username": "u"}, "connection.password"),
         ({"data.stream.type": "LOGS"}, "data.stream.dataset"),
         ({"data.stream.type": "LOGS", "data.stream.dataset": "a b"}, "data.stream.dataset"),

@@ -123,6 +123,8 @@ def test_warning_says_that_keys_with_the_prefix_confluent_topic_have_no_effect()
     ("key", "value", "reason"),
     [
         ("s3.credentials.provider.class", "com.example.Vault", "a Java class cannot be loaded"),
+        ("store.url", "localhost:9000", "must look like http://host:port"),
+        ("store.url", "http://user:secret@localhost:9000", "must look like http://host:port"),
         ("s3.sse.customer.key", "short", "32 bytes in base64"),
         ("s3.sse.kms.key.id", "alias/orders", "s3.ssea.name=aws:kms; set both"),
         ("s3.part.size", "1000", "at least 5242880"),
