@@ -86,3 +86,26 @@ def test_simple_header_converter_causes_a_warning_if_a_sink_reads_header_values(
 def test_topic_name_in_a_header_causes_a_warning_about_simple_header_converter() -> None:
     found = warnings(SINK, type="ExtractTopic$Header", field="topic")
     assert any("transforms.x.type=ExtractTopic$Header reads headers" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_silent"),
+    [
+        ({}, True),
+        ({"errors.log.enable": "true"}, False),
+        ({"errors.deadletterqueue.topic.name": "failed"}, False),
+        ({"errors.tolerance": "none"}, False),
+        ({"errors.log.enable": "maybe"}, False),
+    ],
+)
+def test_tolerated_errors_that_nothing_reports_cause_a_warning(more: dict[str, str], is_silent: bool) -> None:
+    for props in (SOURCE, SINK):
+        found = warnings({**props, "errors.tolerance": "all", **more})
+        assert [text.partition(":")[0] for text in found] == ["Configuration errors.tolerance=all"] * is_silent
+
+
+def test_predicate_that_no_transform_has_causes_a_warning() -> None:
+    predicate = {"predicates": "p", "predicates.p.type": "RecordIsTombstone"}
+    [text] = warnings({**SOURCE, **predicate}, type="Filter")
+    assert text.startswith("Configuration predicates: the predicate p has no effect; set transforms.NAME.predicate=p")
+    assert warnings({**SOURCE, **predicate}, type="Filter", predicate="p") == []
