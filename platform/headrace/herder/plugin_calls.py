@@ -73,7 +73,7 @@ class PluginCalls:
     async def validate_for(self, plugin: str, config: Mapping[str, str | None]) -> dict[str, Any]:
         """Validate a configuration for the plug-in in the URL. Return the REST API's format. Raises HerderError.
 
-        Only if there are warnings, the result contains them: otherwise, it has exactly Kafka Connect's format.
+        The result has the field `warnings` only if there are any. Otherwise, it has exactly Kafka Connect's format.
         """
         with stage("performing multi-property validation for the connector"):
             result = await _translated(self._worker.validate(config, plugin))

@@ -37,6 +37,7 @@ _PREFIXES = (
     "ssl.",
     "sasl.",
 )
+_ADMIN_LISTENERS = ("admin.listeners",)
 _PASSED_ON = frozenset(
     {
         "client.dns.lookup", "client.id", "metadata.max.age.ms", "reconnect.backoff.ms", "reconnect.backoff.max.ms",
@@ -49,6 +50,7 @@ _PASSED_ON = frozenset(
 _DISTRIBUTED_PREFIXES = ("config.storage.", "offset.storage.", "status.storage.")
 _INTERNAL_TOPICS = ("config.storage.topic", "offset.storage.topic", "status.storage.topic")
 _PROMETHEUS = "metrics are exposed in Prometheus' format at GET /metrics"
+_JETTY_CLASSES = "rest.servlet.initializor.classes"
 _ONE_VERSION = "only one version of each plug-in is installed"
 _IGNORED = {
     "metric.reporters": _PROMETHEUS,
@@ -97,7 +99,7 @@ class WorkerConfig:
             + _credentials_errors(values)
             + _server_errors(properties)
             + _protocol_errors(properties)
-            + _rest_host_errors(properties)
+            + _rest_errors(properties)
         )
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, STANDALONE))
@@ -121,10 +123,7 @@ class WorkerConfig:
             + _topic_errors(values)
         )
         errors += (
-            _server_errors(properties)
-            + _protocol_errors(properties)
-            + _rest_host_errors(properties)
-            + _group_errors(values)
+            _server_errors(properties) + _protocol_errors(properties) + _rest_errors(properties) + _group_errors(values)
         )
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, DISTRIBUTED))
@@ -187,8 +186,11 @@ def _signature_errors(values: Mapping[str, Any]) -> list[ConfigError]:
     return [ConfigError(key, values.get(key), "inter.worker.verification.algorithms must contain this algorithm")]
 
 
-def _rest_host_errors(properties: Mapping[str, str]) -> list[ConfigError]:
-    """Reject a REST host without `listeners`: to ignore the host would open the REST API on all addresses."""
+def _rest_errors(properties: Mapping[str, str]) -> list[ConfigError]:
+    """Reject keys whose neglect would open the REST API: a host without `listeners`, and Confluent's authentication."""
+    if properties.get(_JETTY_CLASSES, "").strip():
+        reason = "Java classes cannot be loaded; set rest.extension.classes=BasicAuthSecurityRestExtension"
+        return [ConfigError(_JETTY_CLASSES, properties[_JETTY_CLASSES], reason)]
     host = properties.get("rest.host.name", "").strip()
     if not host or properties.get("listeners", "").strip():
         return []
@@ -265,7 +267,11 @@ def _warnings(properties: Mapping[str, str], definition: ConfigDef) -> list[str]
             warnings.append(f"Configuration key {name} is ignored: headrace's clients do not run Java interceptors")
         elif name in _IGNORED:
             warnings.append(f"Configuration key {name} is ignored: {_IGNORED[name]}")
-        elif name in definition.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
+        elif name in definition.keys or name in _PASSED_ON:
+            continue
+        elif name.startswith("admin.") and "." not in name.removeprefix("admin.") and nearest(name, _ADMIN_LISTENERS):
+            unknown.append(name)
+        elif name.startswith(_PREFIXES):
             continue
         elif definition is DISTRIBUTED and name.startswith(_DISTRIBUTED_PREFIXES):
             warnings += _topic_config_warnings(name)

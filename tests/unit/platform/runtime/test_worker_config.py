@@ -85,6 +85,19 @@ def test_worker_with_the_removed_key_rest_host_name_starts_only_with_listeners()
     assert any("rest.host.name" in warning for warning in warnings)
 
 
+def test_worker_with_jetty_classes_that_authenticate_rest_requests_does_not_start() -> None:
+    props = {**MINIMUM, "rest.servlet.initializor.classes": "com.acme.AuthenticationHandler"}
+    with pytest.raises(
+        ConfigErrors, match=r"rest\.servlet\.initializor\.classes: Java classes cannot be loaded; set rest"
+    ):
+        WorkerConfig.standalone(props)
+
+
+def test_misspelt_admin_listeners_cause_a_warning_although_keys_of_the_admin_client_have_the_same_prefix() -> None:
+    (warning,) = WorkerConfig.standalone({**MINIMUM, "admin.listener": "", "admin.retries": "1"}).warnings
+    assert warning == "Unknown configuration key admin.listener is ignored; did you mean admin.listeners?"
+
+
 DISTRIBUTED = {
     **MINIMUM,
     "bootstrap.servers": "h:1",
