@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from headrace.api.config import Config, ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.common.null_replacement import replaces_null_with_default
 from headrace_connectors.common.time_zones import check_time_zone
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.connections import (
@@ -185,7 +186,8 @@ class JdbcSinkConfig(Config):
     replace_null_with_default: bool = key(
         "replace.null.with.default",
         default=True,
-        doc="Whether to replace null with the default in fields that have a default.",
+        doc="Whether to replace null with the default in fields that have a default. The converter's key of this name "
+        "has no effect on the sink.",
         group=_MAPPING,
     )
     auto_create: bool = key(
@@ -247,7 +249,22 @@ class JdbcSinkConfig(Config):
         unknown = [kind for kind in self.table_types if kind.strip().upper() not in _TABLE_TYPES]
         reason = f"unknown table types; the types are {', '.join(_TABLE_TYPES)}"
         types = [f"Configuration table.types={','.join(unknown)} has no effect: {reason}"] if unknown else []
-        return super().warnings_about_keys() + warnings_about_dialect(self) + types + self._warnings_about_schemas()
+        return [
+            *super().warnings_about_keys(),
+            *warnings_about_dialect(self),
+            *types,
+            *self._warnings_about_nulls(),
+            *self._warnings_about_schemas(),
+        ]
+
+    def _warnings_about_nulls(self) -> list[str]:
+        """Return a warning if the converter keeps nulls and the sink replaces them, as in Confluent's sink."""
+        own = "replace.null.with.default"
+        if replaces_null_with_default(self, "value.converter") or own in self.originals:
+            return []
+        return [
+            f"Configuration value.converter.{own}=false: the sink still replaces null with the default; set {own}=false"
+        ]
 
     def _warnings_about_schemas(self) -> list[str]:
         """Return a warning if the connector's own converter returns records without schemas."""

@@ -183,6 +183,13 @@ class TestKeysWithoutEffect:
         (found,) = JdbcSinkConfig.parse(SINK | props).warnings_about_keys()
         assert warning in found
 
+    def test_converter_that_keeps_nulls_causes_a_warning_unless_the_key_of_the_sink_is_set(self) -> None:
+        props = SINK | {"value.converter.replace.null.with.default": "false"}
+        (found,) = JdbcSinkConfig.parse(props).warnings_about_keys()
+        assert found.endswith("the sink still replaces null with the default; set replace.null.with.default=false")
+        for value in ("true", "false"):
+            assert JdbcSinkConfig.parse(props | {"replace.null.with.default": value}).warnings_about_keys() == []
+
     def test_dialect_and_catalog_that_match_the_url_are_accepted_without_a_warning(self) -> None:
         props = {"catalog.pattern": "sh%", "dialect.name": "PostgreSqlDatabaseDialect"}
         assert JdbcSourceConfig.parse(SOURCE | props).warnings_about_keys() == []
