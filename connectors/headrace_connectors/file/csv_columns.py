@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
-import struct as binary
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
+from headrace.data.java import float32
 from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, Date, Time, Timestamp, decimal_schema
 from headrace.data.schema import Schema, Type
 from headrace_connectors.common.instants import parse_date, parse_timestamp
@@ -93,17 +94,19 @@ def _to_float64(text: str) -> float:
     if "_" in text:
         raise ValueError(f"the field {text!r:.100} is not a number")
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         raise ValueError(f"the field {text!r:.100} is not a number") from None
+    if math.isinf(value) and "inf" not in text.lower():
+        raise ValueError(f"the field {text!r:.100} is too large for a float64")
+    return value
 
 
 def _to_float32(text: str) -> float:
     value = _to_float64(text)
-    try:
-        rounded: float = binary.unpack("f", binary.pack("f", value))[0]
-    except OverflowError:
-        raise ValueError(f"the field {text!r:.100} is too large for a float32") from None
+    rounded = float32(value)
+    if math.isinf(rounded) and not math.isinf(value):
+        raise ValueError(f"the field {text!r:.100} is too large for a float32")
     return rounded
 
 
