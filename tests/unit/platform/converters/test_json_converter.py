@@ -295,13 +295,21 @@ def test_json_converter_parses_numbers_as_jackson_does() -> None:
 
 
 def test_error_for_a_batch_with_invalid_values_contains_their_indexes() -> None:
-    rows = [("a", "b"), (None, "b"), ("a", None), (1, "b"), ("a",), ("\ud800", None)]
+    rows = [("a", "b"), (None, "b"), ("a", None), (1, "b"), ("a",), ("b", 5)]
     with pytest.raises(RecordErrors) as caught:
         converter().from_connect_batch("t", LINE, rows)
     assert list(caught.value.errors) == [1, 3, 4, 5]
     assert 'field "line"' in str(caught.value.errors[1])
     good = [row for index, row in enumerate(rows) if index not in caught.value.errors]
     assert len(converter().from_connect_batch("t", LINE, good)) == 2
+
+
+def test_unpaired_surrogates_are_written_as_escapes_in_values_and_in_names_of_maps() -> None:
+    configured = converter(**PLAIN)
+    value = {"\ud800": ["x\udc00é", '\udc00"\n\U0001f600'], "b": 2**70, "c": None}
+    expected = r'{"\uD800":["x\uDC00é","\uDC00\"\n\uD83D\uDE00"],"b":1180591620717411303424,"c":null}'
+    assert configured.from_connect("t", None, value) == expected.encode()
+    assert configured.from_connect_batch("t", STRING_SCHEMA, ["a", "\udc00"]) == [b'"a"', rb'"\uDC00"']
 
 
 def test_order_of_the_records_in_a_large_batch_is_kept() -> None:
