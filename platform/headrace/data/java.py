@@ -134,8 +134,11 @@ def parse_float(text: str) -> float | None:
 
 
 def parse_decimal(text: str) -> Decimal | None:
-    """Java's ``new BigDecimal(text)``. Return None for text that it rejects."""
-    return Decimal(text) if _BIG_DECIMAL.fullmatch(text) else None
+    """Java's ``new BigDecimal(text)``, which has no negative zero. Return None for text that it rejects."""
+    if not _BIG_DECIMAL.fullmatch(text):
+        return None
+    number = Decimal(text)
+    return number if number else number.copy_abs()
 
 
 def low_bits(number: Decimal) -> int:

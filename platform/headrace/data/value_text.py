@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from headrace.data.errors import DataError
-from headrace.data.java import Float32, double_text, float32, float_text, trim
+from headrace.data.java import Float32, double_text, float32, float_text, parse_decimal, trim
 from headrace.data.java_dates import SimpleDateFormat
 from headrace.data.logical import (
     DATE_SCHEMA,
@@ -114,7 +114,6 @@ def iso_date_text(value: Timestamp | Date | Time) -> str:
 # ---- from text -------------------------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"""[:,{}\[\]"]|(?:\\.|[^:,{}\[\]"\\]|\\\Z)+""", re.DOTALL)
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _SHORT_INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)  # fits into 64 bits
 _WORDS = ("null", "true", "false")
 _INTEGERS = tuple(
@@ -193,8 +192,9 @@ class _ValueParser:
             parsed = _parse_temporal(token)
             if parsed is not None:
                 return parsed
-        if token[:1] not in ("", ".") and _NUMBER.fullmatch(token):
-            return _parsed_number(Decimal(token))
+        number = None if token.startswith(".") else parse_decimal(token)
+        if number is not None:
+            return _parsed_number(number)
         raise DataError("Failed to parse embedded value")
 
     def _parse_quoted(self) -> ParsedValue:

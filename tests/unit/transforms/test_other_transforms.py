@@ -37,6 +37,11 @@ def test_set_schema_metadata_replaces_the_name_and_version_of_the_schema() -> No
         make_plugin("SetSchemaMetadata$Value")
 
 
+def test_mask_field_replaces_a_number_with_zero_for_the_replacement_minus_zero() -> None:
+    masked = make_plugin("MaskField$Value", fields="a", replacement="-0.0")
+    assert repr(apply_to_value(masked, {"a": 1.5})) == "(None, {'a': 0.0})"
+
+
 def test_mask_field_replaces_values_with_an_empty_or_zero_value_of_their_type_or_with_the_replacement() -> None:
     schema = struct(
         [("i", INT8_SCHEMA), ("s", STRING_SCHEMA), ("d", decimal_schema(2)), ("t", DATE_SCHEMA), ("b", BOOLEAN_SCHEMA),

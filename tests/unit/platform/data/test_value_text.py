@@ -37,6 +37,8 @@ NOTHING = Schema(Type.ARRAY, value_schema=None)
         ("truer", STRING_SCHEMA, "truer"),
         ("1", INT8_SCHEMA, 1),
         ("1.0", INT8_SCHEMA, 1),
+        ("\uff15", INT8_SCHEMA, 5),
+        ("\u0663.5", FLOAT32_SCHEMA, 3.5),
         ("-129", INT16_SCHEMA, -129),
         ("70000", INT32_SCHEMA, 70000),
         ("9223372036854775807", INT64_SCHEMA, 2**63 - 1),
