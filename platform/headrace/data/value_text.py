@@ -185,7 +185,7 @@ class _ValueParser:
     def _parse_number_or_date(self, token: str) -> ParsedValue:
         if token[:1].isdigit():
             # A time or timestamp consists of five tokens, because colons are delimiters.
-            parsed = _parse_temporal(token + "".join(self.tokens[self.next : self.next + 4]).rstrip())
+            parsed = _parse_temporal(token + "".join(self.tokens[self.next : self.next + 4]))
             if parsed is not None:
                 self.next += 4
                 return parsed
@@ -230,7 +230,8 @@ class _ValueParser:
             values.append(self.value(embedded=True))
             self._accept(",")
         key_schema = _merge_schemas([key.schema for key in keys])
-        value_schema = _merge_schemas([value.schema for value in values])
+        # As in Java, values without a common schema of the keys have no schema.
+        value_schema = None if key_schema is None else _merge_schemas([value.schema for value in values])
         pairs = zip(keys, values, strict=True)
         items = {_convert_to_schema(key_schema, key): _convert_to_schema(value_schema, value) for key, value in pairs}
         return ParsedValue(Schema(Type.MAP, key_schema=key_schema, value_schema=value_schema), items)
@@ -303,7 +304,7 @@ def _merge_schemas(schemas: list[Schema | None]) -> Schema | None:
 def _convert_to_schema(schema: Schema | None, item: ParsedValue) -> Any:
     value = item.value
     if schema is None:
-        return Float32(value) if item.schema is FLOAT32_SCHEMA else value
+        return _with_types(item.schema, value)
     if value is None:
         raise DataError("Unable to convert a null value to a schema that requires a value")
     if item.schema != schema and (
@@ -313,3 +314,16 @@ def _convert_to_schema(schema: Schema | None, item: ParsedValue) -> Any:
     if isinstance(value, int) and schema.type in (Type.FLOAT32, Type.FLOAT64):
         return float(value)
     return value
+
+
+def _with_types(schema: Schema | None, value: Any) -> Any:
+    """Return a value, for a list or map that has no schema for it, whose FLOAT32 numbers are `Float32` objects."""
+    if schema is None or value is None:
+        return value
+    if schema.type is Type.ARRAY:
+        return [_with_types(schema.value_schema, item) for item in value]
+    if schema.type is Type.MAP:
+        return {
+            _with_types(schema.key_schema, key): _with_types(schema.value_schema, item) for key, item in value.items()
+        }
+    return Float32(value) if schema.type is Type.FLOAT32 else value

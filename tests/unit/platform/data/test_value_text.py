@@ -68,6 +68,10 @@ NOTHING = Schema(Type.ARRAY, value_schema=None)
         ('[1,"12:34:56.789Z"]', STRING_SCHEMA, '[1,"12:34:56.789Z"]'),
         ('["  ", " a "]', array(STRING_SCHEMA), ["  ", " a "]),
         ('["a', STRING_SCHEMA, '["a'),
+        ('[12:34:56.789Z , "a"]', STRING_SCHEMA, '[12:34:56.789Z , "a"]'),
+        ('{1:2,"a":3}', Schema(Type.MAP), {1: 2, "a": 3}),
+        ('{1:2,2:"b"}', map_of(INT8_SCHEMA, None), {1: 2, 2: "b"}),
+        ('[[0.5],"a"]', NOTHING, [[0.5], "a"]),
         ("[[1],[2]]", array(array(INT8_SCHEMA)), [[1], [2]]),
     ],
 )
@@ -116,3 +120,7 @@ def test_numbers_in_header_text_are_parsed_to_the_smallest_type_that_fits() -> N
 )
 def test_header_values_are_converted_to_text(value: Any, text: str) -> None:
     assert convert_to_string(value) == text
+
+
+def test_numbers_in_nested_header_text_without_a_schema_stay_float32() -> None:
+    assert convert_to_string(parse_string('[[0.1],{"k":0.2},"a"]').value) == '[[0.1],{"k":0.2},"a"]'
