@@ -39,6 +39,8 @@ TARGETS = (
 )
 """The types that Cast supports as targets."""
 
+_INFERRED_CLASSES = frozenset((str, int, bool, float, Float32))
+"""The most frequent classes whose type Connect infers without a schema."""
 _EXACT_DOUBLE_MAX = 2**53
 _BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 
@@ -56,32 +58,23 @@ def caster(schema: Schema | None, target: Type, place: str) -> Callable[[Any], A
         cast = float_text
     if target is Type.FLOAT32 and schema is None:
         cast = _to_schemaless_float
-    if schema is None:
-        cast = _of_inferred_type(cast)
     base = to_base(schema) if schema is not None and is_logical(schema) and target is not Type.STRING else None
     if base is not None:
         cast = _after_base(cast, base)
+
+    inferred = _INFERRED_CLASSES
 
     def apply(value: Any) -> Any:
         if value is None:
             return None
         try:
+            if value.__class__ not in inferred and schema is None and infer_type(value) is None:
+                raise _unexpected(value)  # a date or Decimal has no type without a schema
             return cast(value)
         except (DataError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise record_error(message_of(error), place, target.name, type_name(value, schema)) from None
 
     return apply
-
-
-def _of_inferred_type(cast: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that casts only values whose type Connect infers without a schema: no dates, no Decimals."""
-
-    def checked(value: Any) -> Any:
-        if infer_type(value) is None:
-            raise _unexpected(value)
-        return cast(value)
-
-    return checked
 
 
 def _after_base(cast: Callable[[Any], Any], base: Callable[[Any], Any]) -> Callable[[Any], Any]:

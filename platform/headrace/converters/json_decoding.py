@@ -63,9 +63,12 @@ def to_utf8(data: bytes) -> bytes:
 
     As in Jackson, the first bytes determine the encoding: JSON starts with an ASCII character.
     """
+    first = data[:4]
+    if 0 not in first and first.isascii():  # the usual case
+        return data
     encoding = next((encoding for start, encoding in _BYTE_ORDER_MARKS if data.startswith(start)), None)
-    if encoding is None and 0 in data[:4] and len(data) > 1:
-        encoding = _ENCODINGS.get(tuple(byte != 0 for byte in data[:4]))
+    if encoding is None and 0 in first and len(data) > 1:
+        encoding = _ENCODINGS.get(tuple(byte != 0 for byte in first))
     if encoding is None:
         return data
     try:

@@ -101,7 +101,7 @@ class Float32(float):
 
 def parse_integer(text: str) -> int | None:
     """Java's ``Integer.parseInt`` without its limits: the digits may be of any script. Return None for other text."""
-    return int(text) if _INTEGER.fullmatch(text) and max(text) < "\U00010000" else None
+    return int(text) if _INTEGER.fullmatch(text) and (text.isascii() or max(text) < "\U00010000") else None
 
 
 def parse_double(text: str) -> float | None:
