@@ -7,14 +7,20 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from headrace.data.java import wrap
 from headrace.data.logical import MILLIS_PER_DAY, PYTHON_TYPES
+from headrace.data.schema import INT_RANGES, Type
 from support.connect_oracle import CONFIG, CONNECT, Request, is_error
+from support.connect_values import double_bits, float_bits
 
 _BLANK_BETWEEN_DELIMITERS = re.compile(r'"[^"]*(?<=[\[\]{},:"])[\x00-\x20]+[\[\]{},:"]')
 ERROR = {"error": ""}
 """An error in the conditions below: they do not distinguish kinds of errors."""
 _FURTHER_TOKEN = re.compile(r'[:,{}\[\]"\\]')
-_NUMBERS = ("int8", "int16", "int32", "int64", "float", "double")
+_INTEGERS = ("int8", "int16", "int32", "int64")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_LEADING_ZERO = re.compile(r"(?<![\w.+-])-?0[0-9]")
 
 
 def agree(request: Request, case: Any, java: Any, headrace: Any) -> bool:
@@ -42,8 +48,14 @@ def is_known_difference(request: Request, case: Any, java: Any, headrace: Any) -
         return False
     if java == ERROR and _has_struct_default(request, case, name):
         return True
-    if request.kind == "transform" and java == ERROR and _has_null_in_required_field(request, case, name):
-        return request.config.get("replace.null.with.default", "").strip().lower() == "false"
+    keeps_null = request.config.get("replace.null.with.default", "").strip().lower() == "false"
+    if (
+        request.kind == "transform"
+        and java == ERROR
+        and keeps_null
+        and _has_null_in_required_field(request, case, name)
+    ):
+        return True
     if name.startswith("SetSchemaMetadata$") and java == ERROR:
         return headrace != ERROR and headrace[3 if name.endswith("$Key") else 4][0]["type"] != "struct"
     if name.startswith("TimestampConverter$"):
@@ -66,20 +78,33 @@ def is_known_difference(request: Request, case: Any, java: Any, headrace: Any) -
         *others, headers = headrace
         text = request.config["value.literal"].encode("utf-8", "surrogatepass").hex()
         is_same_otherwise = java_others == others and java_headers[:-1] == headers[:-1]
-        return is_same_otherwise and _is_known_header(["to", text], java_headers[-1][1:], headers[-1][1:])
+        return is_same_otherwise and _is_known_header(request, ["to", text], java_headers[-1][1:], headers[-1][1:])
     if name.startswith("MaskField$"):
         return bool(_without_scales_of_zeros(java) == _without_scales_of_zeros(headrace))
     if name in ("IntegerConverter", "ShortConverter"):
         return case[:2] == ["from", None] and case[2][0] == "int64" and java == ERROR
-    if case[0] == "from" and _differs_only_in_order(case[2], java, headrace):
+    if case[0] == "from" and _differs_only_in_order(request, case, java, headrace):
         return True
     if name == "StringConverter":
         return case[0] == "from" and _contains(case[2], lambda tag, content: tag == "bytes")
     if name == "SimpleHeaderConverter":
-        return _is_known_header(case, java, headrace)
-    if name == "JsonConverter" and case[0] == "to" and headrace == ERROR:
-        return _is_read_wrongly(request, bytes.fromhex(case[1]))
+        return _is_known_header(request, case, java, headrace)
+    if name == "JsonConverter" and case[0] == "to":
+        if headrace == ERROR:
+            return _is_read_wrongly(request, bytes.fromhex(case[1]))
+        return bool(_as_java_numbers(java) == _as_java_numbers(headrace))
     return False
+
+
+def _as_java_numbers(result: Any) -> Any:
+    """Replace each -0.0 with 0.0, and each integer with its lowest 64 bits, as Java does."""
+    if result in (["float64", double_bits(-0.0)], ["float32", float_bits(-0.0)]):
+        return [result[0], 0]
+    if isinstance(result, dict):
+        return {name: _as_java_numbers(item) for name, item in result.items()}
+    if not isinstance(result, list):
+        return result
+    return [result[0], wrap(result[1], 64)] if result[:1] == ["int64"] else list(map(_as_java_numbers, result))
 
 
 def _only_fails_later(request: Request, java: list[Any]) -> bool:
@@ -178,11 +203,11 @@ def _without_defaults(result: Any) -> Any:
     return [_without_defaults(item) for item in result] if isinstance(result, list) else result
 
 
-def _differs_only_in_order(value: Any, java: Any, headrace: Any) -> bool:
-    """Whether the value contains a map with several keys, and Java writes the keys in the order of its HashMap."""
+def _differs_only_in_order(request: Request, case: Any, java: Any, headrace: Any) -> bool:
+    """Whether the value or a default contains a map with several keys: Java writes them in the order of its HashMap."""
     if not isinstance(java, str) or not isinstance(headrace, str):
         return False
-    has_several_keys = _contains(value, lambda tag, content: tag == "map" and len(content) > 1)
+    has_several_keys = _case_contains(request, case, lambda tag, content: tag == "map" and len(content) > 1)
     return has_several_keys and sorted(bytes.fromhex(java)) == sorted(bytes.fromhex(headrace))
 
 
@@ -193,6 +218,19 @@ def _contains_late_date(result: Any) -> bool:
     if len(result) == 2 and result[0] == "date" and not -(2**31) <= result[1] // MILLIS_PER_DAY < 2**31:
         return True
     return any(map(_contains_late_date, result))
+
+
+def _case_contains(request: Request, case: Any, condition: Callable[[str, Any], bool]) -> bool:
+    """Whether the value to write, or a default in its schema, meets the condition."""
+    _, index, value = case
+    return _contains(value, condition) or (index is not None and _default_contains(request.schemas[index], condition))
+
+
+def _default_contains(schema: Any, condition: Callable[[str, Any], bool]) -> bool:
+    inner = [*(field for _, field in schema.get("fields", ())), schema.get("keys"), schema.get("values")]
+    return _contains(schema.get("default"), condition) or any(
+        _default_contains(each, condition) for each in inner if each is not None
+    )
 
 
 def _contains(value: Any, condition: Callable[[str, Any], bool]) -> bool:
@@ -207,10 +245,10 @@ def _contains(value: Any, condition: Callable[[str, Any], bool]) -> bool:
     return tag in ("array", "struct") and any(_contains(item, condition) for item in content)
 
 
-def _is_known_header(case: Any, java: Any, headrace: Any) -> bool:
+def _is_known_header(request: Request, case: Any, java: Any, headrace: Any) -> bool:
     if case[0] == "from":
         # Java writes a date before 1970-01-02 as a time of day.
-        return _contains(case[2], lambda tag, content: tag == "date" and content < MILLIS_PER_DAY)
+        return _case_contains(request, case, lambda tag, content: tag == "date" and content < MILLIS_PER_DAY)
     try:
         text = bytes.fromhex(case[1]).decode()
     except UnicodeDecodeError:
@@ -243,6 +281,8 @@ def _is_read_wrongly(request: Request, data: bytes) -> bool:
         text = data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
     except UnicodeDecodeError:
         return True
+    if _SURROGATE_ESCAPE.search(text) or _LEADING_ZERO.search(_JSON_STRING.sub('""', text)):
+        return True
     try:
         tree, end = json.JSONDecoder().raw_decode(text.lstrip(" \t\r\n"))
     except (ValueError, RecursionError):
@@ -250,14 +290,33 @@ def _is_read_wrongly(request: Request, data: bytes) -> bool:
     if text.lstrip(" \t\r\n")[end:].strip(" \t\r\n"):
         return True
     is_envelope = request.config.get("schemas.enable", "true").strip().lower() == "true" and isinstance(tree, dict)
-    return is_envelope and _is_mismatched(tree.get("schema"), tree.get("payload"))
+    if not is_envelope:
+        return False
+    return _has_mismatched_default(tree.get("schema")) or _is_mismatched(tree.get("schema"), tree.get("payload"))
+
+
+def _has_mismatched_default(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    fields = schema.get("fields")
+    inner = [
+        schema.get("items"),
+        schema.get("keys"),
+        schema.get("values"),
+        *(fields if isinstance(fields, list) else ()),
+    ]
+    return _is_mismatched(schema, schema.get("default")) or any(map(_has_mismatched_default, inner))
 
 
 def _is_mismatched(schema: Any, payload: Any) -> bool:
+    """Whether the JSON does not have the type of its schema, or contains a number that does not fit the type."""
     if not isinstance(schema, dict) or payload is None:
         return False
     type_ = schema.get("type")
-    if type_ in _NUMBERS:
+    if type_ in _INTEGERS:
+        low, high = INT_RANGES[Type(type_)]
+        return type(payload) is not int or not low <= payload <= high
+    if type_ in ("float", "double"):
         return isinstance(payload, bool) or not isinstance(payload, (int, float))
     if type_ == "boolean":
         return not isinstance(payload, bool)
@@ -265,4 +324,9 @@ def _is_mismatched(schema: Any, payload: Any) -> bool:
         return not isinstance(payload, str)
     if type_ == "array":
         return not isinstance(payload, list) or any(_is_mismatched(schema.get("items"), item) for item in payload)
-    return False
+    if not isinstance(payload, dict):
+        return False
+    if type_ == "map":
+        return any(_is_mismatched(schema.get("values"), item) for item in payload.values())
+    fields = [field for field in schema.get("fields", ()) if isinstance(field, dict)] if type_ == "struct" else []
+    return any(_is_mismatched(field, payload.get(field.get("field"))) for field in fields)
