@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from headrace.api.errors import ConnectError, RecordErrors, RetriableError
+from headrace.api.errors import ConnectError, DataError, RecordErrors, RetriableError
 from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, tolerance_exceeded
 from headrace.runtime.traces import message_of
 
@@ -198,7 +198,7 @@ class RetryWithToleranceOperator:
         return []
 
     def _failure(self, stage: Stage, class_name: str, error: Exception, attempts: int) -> Failure:
-        return Failure(stage, class_name, error, attempts, self._transform)
+        return Failure(stage, class_name, _described(error), attempts, self._transform)
 
     def _name_of(self, class_name: str) -> str:
         return f"transform {self._transform} ({class_name})" if self._transform else class_name
@@ -208,6 +208,18 @@ class RetryWithToleranceOperator:
         self._report(failure, part)
         if not self._policy.tolerate:
             raise tolerance_exceeded(failure, self._describe(part))
+
+
+def _described(error: Exception) -> Exception:
+    """Return an error that says what is wrong with the record, instead of Python's RecursionError."""
+    if not isinstance(error, RecursionError):
+        return error
+    described = DataError(
+        "The record has too many nested levels for this class: the limit depends on the class, and is about 450 levels "
+        "of maps or arrays. Reduce the levels before the record reaches this class."
+    )
+    described.__cause__ = error
+    return described
 
 
 def without(part: _P, skipped: Sequence[int]) -> _P:

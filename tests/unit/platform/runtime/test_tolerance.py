@@ -66,6 +66,23 @@ def stages(
 TOLERANT = error_policy(tolerate=True)
 
 
+def test_error_for_a_record_with_too_many_nested_levels_says_so() -> None:
+    built, reported = stages(TOLERANT)
+
+    def recurse(depth: int) -> int:
+        return recurse(depth + 1) + 1
+
+    def operation(part: Numbers) -> list[int]:
+        return [recurse(0) if number == 2 else number for number in part]
+
+    assert built.run(Stage.TRANSFORMATION, "Deep", operation, Numbers([1, 2, 3])) == [[1], [3]]
+    ((failure, part),) = reported
+    assert part == [2]
+    assert isinstance(failure.error, DataError)
+    assert isinstance(failure.error.__cause__, RecursionError)
+    assert "too many nested levels" in str(failure)
+
+
 def test_failed_records_of_a_batch_are_skipped_and_reported() -> None:
     """The operation raises `RecordErrors` with the indexes of the failed records.
 
