@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.api.errors import DataError
+from headrace.data.java import wrap
 from headrace.data.schema import Schema, Type, array, map_of, struct
 
 _TYPE_NAMES: Mapping[Type, str] = {type_: type_.value for type_ in Type} | {
@@ -64,10 +65,11 @@ def schema_from_json(tree: Any, from_json: FromJson) -> Schema | None:
     if tree is None:
         return None
     schema = _parse_type(tree, from_json)
+    version = _value_if_instance(int, tree.get("version"))
     attributes = {
         "optional": tree.get("optional") is True,
         "name": _value_if_instance(str, tree.get("name")),
-        "version": _value_if_instance(int, tree.get("version")),
+        "version": None if version is None else wrap(version, 32),  # as Java's JsonNode.intValue
         "doc": _value_if_instance(str, tree.get("doc")),
         "parameters": _parse_parameters(tree.get("parameters")),
     }

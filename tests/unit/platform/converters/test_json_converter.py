@@ -312,6 +312,13 @@ def test_unpaired_surrogates_are_written_as_escapes_in_values_and_in_names_of_ma
     assert configured.from_connect_batch("t", STRING_SCHEMA, ["a", "\udc00"]) == [b'"a"', rb'"\uDC00"']
 
 
+def test_version_of_a_schema_that_exceeds_32_bits_keeps_its_lowest_bits() -> None:
+    data = b'{"schema":{"type":"string","version":2147483648},"payload":"a"}'
+    schema = converter().to_connect("t", data).schema
+    assert schema is not None
+    assert schema.version == -(2**31)
+
+
 def test_order_of_the_records_in_a_large_batch_is_kept() -> None:
     """The encoder splits a large batch into chunks. Each error contains the record's index in the whole batch."""
     rows: list[Any] = [(f"line {number}", None) for number in range(3500)]
