@@ -42,6 +42,11 @@ def java_days(year: int, month: int, day: int) -> int:
     days = gregorian_days(year, month, day) if year >= _FIRST_GREGORIAN_YEAR else FIRST_GREGORIAN_DAY - 1
     if days >= FIRST_GREGORIAN_DAY:
         return days
+    return julian_days(year, month, day)
+
+
+def julian_days(year: int, month: int, day: int) -> int:
+    """Return the days since 1970-01-01 of a date in the Julian calendar. See `gregorian_days`."""
     cycle, year_of_cycle = divmod(year if month > 2 else year - 1, 4)
     day_of_cycle = year_of_cycle * 365 + _day_of_march_year(month) + day - 1
     return _JULIAN_MARCH_FIRST_YEAR_0 + cycle * _JULIAN_CYCLE_DAYS + day_of_cycle

@@ -1,4 +1,4 @@
-"""Tests of SimpleDateFormat in English and UTC. All test vectors were generated with Java 17."""
+"""Tests of SimpleDateFormat in English and UTC. All test vectors were generated with Java 17 and 21."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from headrace.data.errors import DataError
 from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.java_dates.zone_names import _ZONES
 
 TODAY = dt.date(2026, 11, 21)  # two-digit years depend on the day on which the test vectors were generated
 MOMENTS = (1700000000123, 0, 1609459199007)
@@ -69,6 +70,58 @@ PARSED = [
     ("yyyy-MM-dd'T'HH:mm:ss.SSSX", "292278994-08-17T07:12:55.808Z", -(2**63)),
     ("yyyy", "99999999999", 1471883220702496768),
     ("yyyy G", "5 BC", -62293622400000),
+    ("YYYY-ww", "2020-01", 1577577600000),
+    ("YYYY-'W'ww-u", "2024-W10-3", 1709683200000),
+    ("YYYY-'W'ww EEEE", "2021-W01 Thursday", 1609372800000),
+    ("YYYY u", "2024 0", 1703376000000),
+    ("YYYY ww u", "2024 53 15", 1736726400000),
+    ("YYYY yyyy", "2024 2020", 1577836800000),
+    ("yyyy YYYY", "2024 2020", 1577577600000),
+    ("yyyy-ww EEE", "2024-10 Tue", 1709596800000),
+    ("yyyy MM W E", "2024 03 2 Fri", 1709856000000),
+    ("yyyy MM F E", "2024 03 -1 Fri", 1711670400000),
+    ("yyyy MM F E", "2024 03 3 Fri", 1710460800000),
+    ("yyyy MM EEE", "2024 03 Fri", 1709251200000),
+    ("yyyy MM W", "2024 03 2", 1709424000000),
+    ("EEEE", "sun", 259200000),
+    ("EEEE", "Mon", 345600000),
+    ("u", "3", 518400000),
+    ("yyyy-MM-dd DDD", "2024-03-05 032", 1706745600000),
+    ("DDD yyyy-MM-dd", "032 2024-03-05", 1709596800000),
+    ("dd EEE w yyyy", "05 Tue 20 2024", 1715644800000),
+    ("G YYYY ww", "BC 0005 10", -62288697600000),
+    ("HH hh a", "13 05 PM", 61200000),
+    ("hh a HH", "05 PM 13", 46800000),
+    ("HH a", "13 PM", 46800000),
+    ("yyyy-MM-dd HH", "1582-10-14 24", -12219292800000),
+    ("yyyy-MM-dd", "1581-23-20", -12215318400000),
+    ("DDD yyyy", "300 1582", -12217392000000),
+    ("yyyyMMdd HHmmss", "20240102  12131", 1704158491000),
+    ("HHmmssSSS", " 1359012", 5790012),
+    ("MMMM d, yyyy", "March  5, 2024", 1709596800000),
+    ("yyyy MMM G", "5 Mar Before Christ", -62288438400000),
+    ("yyyy G", "5 Anno Domini", -62009539200000),
+    ("yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "2024-1-30T24:00:0.123+01:00", 1706655600123),
+    ("HH X", "10 +0130", 32400000),
+    ("HH XX", "10 -0830", 66600000),
+    ("HH Z", "10 -0059", 39540000),
+    ("HH Z", "10 GMT-8:30", 66600000),
+    ("HH z", "10 GMT", 36000000),
+    ("HH z", "10 utc+05:00", 36000000),
+    ("HH z", "10 Central European Summer Time", 28800000),
+    ("HH z", "10 cest", 28800000),
+    ("yyyy HH z", "2026 10 PST", 1767290400000),
+    ("yyyy HH z", "2026 10 HDT", 1767297600000),
+    ("yyyy HH z", "2026 10 Nepal Time", 1767240900000),
+    ("yyyy HH z", "2026 10 Réunion Time", 1767247200000),
+    ("yyyy HH z", "2026 10 Dumont-d’Urville Time", 1767225600000),
+    ("yyyy HH z", "2026 10 Eastern Standard Time", 1767279600000),
+    ("yyyy HH z", "2026 10 EAST", 1767250800000),
+    ("yyyy HH z", "2026 10 IST", 1767254400000),
+    ("YYYY", "292278994", 9223372016870400000),
+    ("SSSww-yYY DDDD ", "99999999999953-16001582 00 ", -196341112425599001),
+    ("yyyyMMdd", "2024011", 1704067200000),
+    ("LLdd", "1-1", -172800000),
 ]
 
 EXTREME = [
@@ -107,7 +160,22 @@ def test_timestamps_of_javas_whole_range_are_formatted_and_parsed_in_javas_calen
         ("yyyy-MM-dd", ""),
         ("MMM", "Foo"),
         ("HH:mm X", "10:00 PST"),
-        ("YYYY-ww", "2020-01"),
+        ("yyyy z HH", "2026 Western African Time 10"),
+        ("HH:mm XXX", "10:00 -0830"),
+        ("HH:mm XX", "10:00 +01:00"),
+        ("HH:mm X", "10:00 +1"),
+        ("HH:mm Z", "10:00 Z"),
+        ("HH:mm Z", "10:00 -083"),
+        ("HH:mm Z", "10:00 +01:00"),
+        ("HH:mm Z", "10:00 +2400"),
+        ("HH:mm Z", "10:00 +0160"),
+        ("HH:mm z", "10:00 GMT+8"),
+        ("HH:mm z", "10:00 gmt-8"),
+        ("HH:mm z", "10:00 Mars"),
+        ("EEEE", " Mon"),
+        ("MMMM d", " March 5"),
+        ("hh a", "10  AM"),
+        ("y G", "5  AD"),
     ],
 )
 def test_text_that_does_not_match_the_date_pattern_is_rejected(pattern: str, text: str) -> None:
@@ -119,3 +187,23 @@ def test_text_that_does_not_match_the_date_pattern_is_rejected(pattern: str, tex
 def test_date_pattern_that_java_rejects_raises_value_error(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"Illegal pattern|Unterminated|invalid ISO"):
         SimpleDateFormat(pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "offset_minutes"),
+    [("PST 10", -480), ("Eastern Standard Time 10", -300), ("WIT 10", 540), ("WITA 10", None), ("EASTERN 10", None)],
+)
+def test_first_zone_name_in_javas_order_is_parsed(text: str, offset_minutes: int | None) -> None:
+    parse = SimpleDateFormat("z HH").parse
+    if offset_minutes is None:
+        with pytest.raises(DataError):
+            parse(text)
+    else:
+        assert parse(text) == 36_000_000 - offset_minutes * 60_000
+
+
+def test_all_zone_names_are_parsed() -> None:
+    names = [name for line in _ZONES.strip().splitlines() for name in line.partition(" ")[2].split("; ")]
+    assert len({name.lower() for name in names}) == len(names) == 612
+    for name in names:
+        SimpleDateFormat("HH z").parse(f"10 {name}")
