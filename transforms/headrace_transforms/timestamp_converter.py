@@ -24,6 +24,7 @@ from headrace.data.logical import (
     checked_count,
 )
 from headrace.data.schema import INT64_SCHEMA, INT_RANGES, STRING_SCHEMA, Schema, Type
+from headrace.data.struct import struct_converter, to_rows
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -144,16 +145,23 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
             for field in schema.fields
         ]
         updated = copy_basics(schema, fields).replace(optional=schema.optional)
+        convert_rows = self._rows_converter(schema)
+        if schema.default is not None:
+            [default] = convert_rows(to_rows(schema, [schema.default]))
+            updated = updated.replace(default=struct_converter(updated)(default))
+        return updated, convert_rows
+
+    def _rows_converter(self, schema: Schema) -> Callable[[list[Any]], list[Any]]:
         filled = defaults_filler(schema, self._replace_null)
         field = schema.field(self._field)
         if field is None:
-            return updated, filled
+            return filled
         index, convert = field.index, self._converter(self._type_of(field.schema))
 
         def converted(row: tuple[Any, ...]) -> tuple[Any, ...]:
             return (*row[:index], convert(row[index]), *row[index + 1 :])
 
-        return updated, lambda rows: [converted(row) for row in filled(rows)]
+        return lambda rows: [converted(row) for row in filled(rows)]
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Convert each value, or the configured field of each value."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.api.errors import ConfigErrors
+from headrace.api.errors import ConfigErrors, RecordErrors
 from headrace.data.logical import (
     DATE_SCHEMA,
     OPTIONAL_TIMESTAMP_SCHEMA,
@@ -188,3 +188,24 @@ def test_timestamp_converter_rejects_invalid_timestamps() -> None:
 def test_timestamp_converter_rejects_invalid_configuration(props: dict[str, str]) -> None:
     with pytest.raises(ConfigErrors):
         make_plugin("TimestampConverter$Value", **props)
+
+
+@pytest.mark.parametrize("field", ["ts", "missing"])
+def test_default_of_the_struct_schema_is_converted(field: str) -> None:
+    inner = struct([("x", INT32_SCHEMA)])
+    plain = struct([("ts", TIMESTAMP_SCHEMA), ("inner", inner)])
+    schema = plain.replace(default=Struct(plain, {"ts": MOMENT, "inner": Struct(inner, {"x": 1})}))
+    convert = make_plugin("TimestampConverter$Value", field=field, target__type="unix")
+    value = Struct(schema, {"ts": MOMENT, "inner": Struct(inner, {"x": 2})})
+    new_schema, _ = apply_to_value(convert, value, schema)
+    assert new_schema is not None
+    assert new_schema.default["ts"] == (MILLIS if field == "ts" else MOMENT)
+    assert new_schema.default["inner"]["x"] == 1
+
+
+def test_record_with_a_default_of_the_struct_schema_that_cannot_be_converted_fails() -> None:
+    plain = struct([("ts", STRING_SCHEMA)])
+    schema = plain.replace(default=Struct(plain, {"ts": "x"}))
+    convert = make_plugin("TimestampConverter$Value", field="ts", target__type="unix", format="yyyy")
+    with pytest.raises(RecordErrors, match="Unparseable date"):
+        apply_to_value(convert, Struct(schema, {"ts": "2024"}), schema)
