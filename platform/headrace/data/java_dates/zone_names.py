@@ -231,17 +231,25 @@ def parse_zone_name(text: str, position: int) -> tuple[int, int] | None:
     return None if name is None or name.lastindex is None else (offsets[name.lastindex - 1], name.end())
 
 
+def zone_names() -> dict[str, int]:
+    """Return the offsets of all names in milliseconds, in Java's order."""
+    offsets = {}
+    for line in _ZONES.strip().splitlines():
+        offset, _, names = line.partition(" ")
+        minutes = int(offset[1:3]) * 60 + int(offset[4:])
+        offsets.update(dict.fromkeys(names.split("; "), minutes * (-60_000 if offset[0] == "-" else 60_000)))
+    return offsets
+
+
 @lru_cache(maxsize=1)
 def _names_by_initial() -> dict[str, tuple[re.Pattern[str], list[int]]]:
     """Return a regular expression for the names with the same first letter, and the offsets of its groups."""
     names: dict[str, list[tuple[str, int]]] = {}
-    for line in _ZONES.strip().splitlines():
-        offset, _, rest = line.partition(" ")
-        minutes = int(offset[1:3]) * 60 + int(offset[4:])
-        for name in rest.split("; "):
-            names.setdefault(name[0], []).append((name, minutes * (-60_000 if offset[0] == "-" else 60_000)))
+    for name, offset in zone_names().items():
+        names.setdefault(name[0], []).append((name, offset))
     return {
-        initial: (_any_of([name for name, _ in group]), [ms for _, ms in group]) for initial, group in names.items()
+        initial: (_any_of([name for name, _ in group]), [offset for _, offset in group])
+        for initial, group in names.items()
     }
 
 
