@@ -156,12 +156,15 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         field = schema.field(self._field)
         if field is None:
             return filled
-        index, convert = field.index, self._converter(self._type_of(field.schema))
+        index = field.index
 
-        def converted(row: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (*row[:index], convert(row[index]), *row[index + 1 :])
+        def convert_rows(rows: list[Any]) -> list[Any]:
+            if not rows:  # if all structs are null, the field may have any type, as in Kafka Connect
+                return []
+            convert = self._converter(self._type_of(field.schema))
+            return [(*row[:index], convert(row[index]), *row[index + 1 :]) for row in filled(rows)]
 
-        return lambda rows: [converted(row) for row in filled(rows)]
+        return convert_rows
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Convert each value, or the configured field of each value."""

@@ -169,6 +169,13 @@ def test_timestamp_converter_leaves_null_values_unchanged() -> None:
     assert apply_to_value(convert, None) == (None, None)
 
 
+def test_timestamp_converter_changes_the_schema_of_null_structs_without_checking_the_type_of_the_field() -> None:
+    convert = make_plugin("TimestampConverter$Value", target__type="unix", field="flag")
+    schema = struct([("flag", BOOLEAN_SCHEMA)], optional=True)
+    assert apply_to_value(convert, None, schema) == (struct([("flag", INT64_SCHEMA)], optional=True), None)
+    assert list(transform_errors(convert, source_batch([None, Struct(schema, {"flag": True})], schema))) == [1]
+
+
 def test_timestamp_converter_rejects_invalid_timestamps() -> None:
     convert = make_plugin("TimestampConverter$Value", target__type="Timestamp", format=FORMAT)
     errors = transform_errors(convert, source_batch([TEXT, "bad", None], STRING_SCHEMA.replace(optional=True)))
