@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,7 +55,6 @@ REQUESTS: list[tuple[str, str, dict[str, str]]] = [
     ("GET", "/connectors", {"Authorization": "Bearer abc"}),
     ("GET", "/connectors/", ALICE),
     ("GET", "/connectors/c/", ALICE),
-    ("GET", "/admin/loggers/none", ALICE),
     ("POST", "/connectors/c/tasks", JSON),
     ("POST", "/connectors/c/tasks/", JSON),
     ("PUT", "/connectors/c/fence", {}),
@@ -146,6 +146,16 @@ def test_rest_error_response_equals_the_response_of_apache_kafka_except_for_its_
     expected = response(theirs, method, path, headers)
     del expected["Content-Type"]
     assert found == expected
+
+
+def test_error_for_an_unknown_logger_begins_with_the_message_of_apache_kafka(
+    workers: tuple[ApacheWorker, DistributedWorker],
+) -> None:
+    theirs, ours = (response(each, "GET", "/admin/loggers/none", ALICE) for each in workers)
+    expected, found = (json.loads(each.pop("body")) for each in (theirs, ours))
+    assert ours == theirs
+    assert found["message"].startswith(expected.pop("message"))
+    assert found["error_code"] == expected["error_code"]
 
 
 @pytest.mark.parametrize("leader", ["apache", "headrace"])
