@@ -1,0 +1,100 @@
+"""What a Spark task returns to the driver: descriptors of the files it wrote, and counts. This module does no I/O.
+
+Rows never reach the driver. All classes are picklable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.api.record_access import FailedRecord
+from headrace_connectors.lakehouse.column_types import TableColumn
+from headrace_connectors.lakehouse.offsets import Range
+
+FAILED_RECORDS_MAX = 100
+"""Maximum number of failed records in the result of a range. Their number is not limited."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file that a task wrote, and that no commit mentions yet.
+
+    `path` is relative to the location that the committer returned for the table. `footer` is the file's Parquet footer
+    (`pyarrow.parquet.read_metadata` parses it); it has the number of rows and the statistics of each column.
+    `partition` has the value of each partition field of the table, in Python's types of the field: int for bucket,
+    year, month and hour (counts since 1970, as in Iceberg's specification), date for day, and the column's value for
+    identity and truncate. None is null.
+    """
+
+    table: str
+    path: str
+    size: int
+    rows: int
+    footer: bytes = field(repr=False)
+    partition: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that cannot become a row.
+
+    `columns_mismatch` is true if the record's schema is valid, but its columns are not the table's columns. `table` is
+    the table for which the record was meant, or None if a converter or transform failed.
+    """
+
+    failure: FailedRecord
+    table: str | None = None
+    columns_mismatch: bool = False
+
+    @property
+    def offset(self) -> int:
+        return self.failure.offset
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """What a task did with one range of a partition.
+
+    `bad` contains the first bad records of the range, at most FAILED_RECORDS_MAX. `bad_count` counts all bad records,
+    and `first_bad` is the offset of the first one. `rows` counts the rows by table. `dropped_tombstones` counts, by
+    table, the records without a value that could not become rows because the table did not exist. `newest_ms` is the
+    largest record timestamp.
+    """
+
+    range: Range
+    rows: dict[str, int] = field(default_factory=dict)
+    bad: tuple[BadRecord, ...] = ()
+    bad_count: int = 0
+    first_bad: int | None = None
+    dropped_tombstones: dict[str, int] = field(default_factory=dict)
+    newest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundColumns:
+    """The columns that a task used for a table that did not exist, from its first record with a schema.
+
+    The driver chooses the columns of the record with the smallest (topic, partition, offset).
+    """
+
+    table: str
+    columns: tuple[TableColumn, ...]
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def order(self) -> tuple[str, int, int]:
+        return (self.topic, self.partition, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The result of one Spark task. `host` names the executor's host."""
+
+    files: tuple[DataFile, ...] = ()
+    ranges: tuple[RangeResult, ...] = ()
+    found_columns: tuple[FoundColumns, ...] = ()
+    host: str = ""
+    read_bytes: int = 0
