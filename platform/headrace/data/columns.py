@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 
@@ -112,17 +113,20 @@ class Columns(ColumnarValues):
     def put(self, name: str, column: Column) -> Columns:
         """Return a copy with one more column. In maps, the column replaces an existing column with the same name."""
         if self.is_maps and name in self.names:
-            at = self.names.index(name)
-            columns = (*self.columns[:at], column, *self.columns[at + 1 :])
-            return Columns(self.names, columns, self.count, is_maps=True)
+            return self.replace(self.names.index(name), column)
         return Columns((*self.names, name), (*self.columns, column), self.count, is_maps=self.is_maps)
+
+    def replace(self, index: int, column: Column) -> Columns:
+        """Return a copy in which this column replaces the column at `index`."""
+        columns = (*self.columns[:index], column, *self.columns[index + 1 :])
+        return Columns(self.names, columns, self.count, is_maps=self.is_maps)
 
     def take(self, indexes: Sequence[int]) -> Columns:
         """Return the records at these indexes."""
         columns: list[Column] = []
         for column in self.columns:
             if not isinstance(column, Shared):
-                items = column_items(column, self.count)
+                items = column.items() if isinstance(column, Lines) else column
                 column = [items[index] for index in indexes]
             columns.append(column)
         return Columns(self.names, columns, len(indexes), is_maps=self.is_maps)
@@ -154,6 +158,19 @@ def column_items(column: Column, count: int) -> list[Any]:
     if isinstance(column, Shared):
         return [column.value] * count
     return list(column) if isinstance(column, range) else listed(column)
+
+
+def maps_to_columns(values: list[Any]) -> Columns | None:
+    """Convert a list of values to columns if all of them are maps with the same keys. Otherwise, return None."""
+    first = values[0]
+    names = tuple(first) if first.__class__ is dict else ()
+    if set(map(type, values)) != {dict} or set(map(len, values)) != {len(names)}:
+        return None
+    try:
+        columns = [list(map(itemgetter(name), values)) for name in names]
+    except KeyError:
+        return None
+    return Columns(names, columns, len(values), is_maps=True)
 
 
 @lru_cache(maxsize=1024)

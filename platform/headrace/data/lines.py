@@ -6,10 +6,9 @@ a value that is the same for all records only once, and joins all texts with one
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import Any
 
-from headrace.data.columns import Column, Columns, Lines, Shared, Values, listed
+from headrace.data.columns import Column, Columns, Lines, Shared, Values, listed, maps_to_columns
 from headrace.data.java import hash_map_order
 from headrace.data.schema import Schema, Type
 from headrace.data.text import formatter
@@ -36,23 +35,11 @@ def _to_columns(schema: Schema | None, values: list[Any]) -> Columns | None:
     if len(values) < 2:
         return None
     if schema is None:
-        return _maps_to_columns(values)
+        return maps_to_columns(values)
     if schema.type is not Type.STRUCT or set(map(type, values)) != {tuple}:
         return None
     names = [field.name for field in schema.fields]
     return Columns(names, list(map(list, zip(*values, strict=True))), len(values), is_maps=False)
-
-
-def _maps_to_columns(values: list[Any]) -> Columns | None:
-    first = values[0]
-    names = tuple(first) if first.__class__ is dict else ()
-    if set(map(type, values)) != {dict} or set(map(len, values)) != {len(names)}:
-        return None
-    try:
-        columns = [list(map(itemgetter(name), values)) for name in names]
-    except KeyError:
-        return None
-    return Columns(names, columns, len(values), is_maps=True)
 
 
 def _format_columns(schema: Schema | None, columns: Columns) -> str | None:
