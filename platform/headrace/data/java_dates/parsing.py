@@ -16,6 +16,7 @@ from headrace.data.errors import DataError
 from headrace.data.java import wrap
 from headrace.data.java_dates.calendar_fields import to_local_millis
 from headrace.data.java_dates.formatting import DAYS, MONTHS
+from headrace.data.java_dates.list_parsing import compile_list_parser
 from headrace.data.java_dates.patterns import Token
 from headrace.data.java_dates.zone_names import parse_zone_name
 
@@ -24,8 +25,10 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _NUMBERS = frozenset("yYMLwWDdFuHkKhmsS")
 
 
-def compile_parser(pattern: str, tokens: list[Token], century_start: dt.date) -> Callable[[str], int]:
-    """Return the function that converts a text to milliseconds since the epoch.
+def compile_parser(
+    pattern: str, tokens: list[Token], century_start: dt.date
+) -> tuple[Callable[[str], int], Callable[[list[str]], list[int]] | None]:
+    """Return the function that converts a text to milliseconds since the epoch, and that of `compile_list_parser`.
 
     A two-digit year is a year of the 100 years from `century_start`.
     """
@@ -43,7 +46,7 @@ def compile_parser(pattern: str, tokens: list[Token], century_start: dt.date) ->
 
     fast = _compile_fast_parser(tokens)
     if fast is None:
-        return parse_leniently
+        return parse_leniently, None
     match, to_millis = fast
 
     def parse(text: str) -> int:
@@ -53,7 +56,7 @@ def compile_parser(pattern: str, tokens: list[Token], century_start: dt.date) ->
         millis = to_millis(found.groups())
         return millis if millis <= _INT64_MAX else wrap(millis, 64)
 
-    return parse
+    return parse, compile_list_parser(tokens, lambda text: parse(text) if match(text) else None)
 
 
 def _has_fixed_width(tokens: list[Token], index: int) -> bool:
