@@ -7,9 +7,11 @@ from typing import Any
 
 from headrace.api.config import Config, Importance, key
 from headrace.data.batch import Batch
+from headrace.data.columns import ColumnarValues, Columns
 from headrace.data.logical import is_logical
 from headrace.data.schema import Schema, Type
 from headrace_transforms.casting import TARGETS, caster
+from headrace_transforms.columnar import ListConversion, field_column, filled_with_defaults, map_column
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -20,6 +22,7 @@ from headrace_transforms.key_or_value import (
     require_maps,
     require_struct_schema,
 )
+from headrace_transforms.list_casting import list_caster
 from headrace_transforms.record_errors import place_of
 
 _PURPOSE = "cast types"
@@ -85,8 +88,12 @@ class Cast(KeyOrValue[CastConfig]):
         self._schemaless_casts = [
             (name, caster(None, target, place_of(self.side, name))) for name, target in self._casts.items()
         ]
+        self._schemaless_list_casts = [
+            (name, list_caster(None, target, place_of(self.side, name))) for name, target in self._casts.items()
+        ]
         self._replace_null = config.replace_null_with_default
         self._plans = SchemaCache(self._whole_plan if self._whole else self._struct_plan)
+        self._list_casts = SchemaCache(self._field_list_casts)
 
     def _whole_plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
         assert self._whole is not None
@@ -120,6 +127,28 @@ class Cast(KeyOrValue[CastConfig]):
         filled = defaults_filler(schema, self._replace_null)
         change = _row_changer(len(fields), casts)
         return updated, lambda rows: change(filled(rows))
+
+    def _field_list_casts(self, schema: Schema) -> list[tuple[int, ListConversion]]:
+        """Return the index of each field to cast, and the function that casts its column."""
+        return [
+            (field.index, list_caster(field.schema, self._casts[field.name], place_of(self.side, field.name)))
+            for field in schema.fields
+            if field.name in self._casts
+        ]
+
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
+        """Cast the columns of the fields."""
+        if not isinstance(values, Columns) or self._whole is not None:
+            return None
+        if schema is None:
+            for name, cast in self._schemaless_list_casts:
+                values = values.put(name, map_column(cast, field_column(values, name), len(values)))
+            return None, values
+        updated, _ = self._plans(schema)
+        values = filled_with_defaults(schema, values, self._replace_null)
+        for index, cast in self._list_casts(schema):
+            values = values.replace(index, map_column(cast, values.columns[index], len(values)))
+        return updated, values
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Cast each value."""

@@ -41,7 +41,8 @@ TARGETS = (
 
 _INFERRED_CLASSES = frozenset((str, int, bool, float, Float32))
 """The most frequent classes whose type Connect infers without a schema."""
-_EXACT_DOUBLE_MAX = 2**53
+EXACT_DOUBLE_MAX = 2**53
+"""A 64-bit float contains every integer up to this one exactly."""
 _BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 
 
@@ -118,7 +119,7 @@ def _to_double(value: Any) -> float:
 
 
 def _to_float(value: Any) -> float:
-    if isinstance(value, (str, Decimal)) or (isinstance(value, int) and abs(value) > _EXACT_DOUBLE_MAX):
+    if isinstance(value, (str, Decimal)) or (isinstance(value, int) and abs(value) > EXACT_DOUBLE_MAX):
         number = parse_float(str(value))  # a conversion to 64 and then to 32 bits could round twice
         if number is None:
             raise _out_of_range(value)

@@ -8,10 +8,12 @@ from typing import Any
 
 from headrace.api.config import Config, Importance, key
 from headrace.data.batch import Batch
+from headrace.data.columns import Column, ColumnarValues, Columns, Shared, column_items
 from headrace.data.java import Float32, float32, low_bits, parse_decimal, wrap
 from headrace.data.logical import TEMPORAL_TYPES, Date, Time, Timestamp, is_logical
 from headrace.data.schema import Schema, Type
 from headrace.data.values import infer_type
+from headrace_transforms.columnar import field_column, filled_with_defaults
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -39,6 +41,8 @@ _EMPTY: dict[type, Callable[[], Any]] = {
     Date: Date,
     Time: Time,
 }
+_SAME_FOR_ALL_VALUES = frozenset((type(None), bool, int, Float32, float, str, *TEMPORAL_TYPES))
+"""The classes for which the masked value depends only on the class of the value."""
 _BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 _MASKABLE = "a type other than BYTES and STRUCT"
 
@@ -121,6 +125,33 @@ class MaskField(KeyOrValue[MaskFieldConfig]):
         if target in _BITS:
             return wrap(low_bits(number), _BITS[target])
         return float(number) if target is Type.FLOAT64 else Float32(float32(float(number)))
+
+    def _masked_column(self, column: Column, count: int, name: str, schema: Schema | None) -> Column:
+        if isinstance(column, Shared):
+            return Shared(self._masked(column.value, name, schema))
+        items = column_items(column, count)
+        examples = dict(zip(map(type, items), items, strict=True))
+        if not examples.keys() <= _SAME_FOR_ALL_VALUES:
+            return [self._masked(item, name, schema) for item in items]
+        masks = {class_: self._masked(item, name, schema) for class_, item in examples.items()}
+        return Shared(*masks.values()) if len(masks) == 1 else list(map(masks.__getitem__, map(type, items)))
+
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
+        """Mask the columns of the fields."""
+        if not isinstance(values, Columns):
+            return None
+        if schema is None:
+            for name in self._fields:
+                values = values.put(name, self._masked_column(field_column(values, name), len(values), name, None))
+            return None, values
+        require_struct_schema(schema, _PURPOSE, self.side)
+        values = filled_with_defaults(schema, values, self._replace_null)
+        for field in schema.fields:
+            if field.name in self._fields:
+                column = values.columns[field.index]
+                masked = self._masked_column(column, len(values), field.name, field.schema)
+                values = values.replace(field.index, masked)
+        return schema, values
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Mask the fields of each value."""

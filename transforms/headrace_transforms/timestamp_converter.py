@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import NoneType
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import ConfigError, DataError
 from headrace.data.batch import Batch
+from headrace.data.columns import ColumnarValues, Columns
 from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
 from headrace.data.logical import (
     DATE_NAME,
@@ -25,6 +28,7 @@ from headrace.data.logical import (
 )
 from headrace.data.schema import INT64_SCHEMA, INT_RANGES, STRING_SCHEMA, Schema, Type
 from headrace.data.struct import struct_converter, to_rows
+from headrace_transforms.columnar import field_column, filled_with_defaults, map_column, without_nulls
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -46,6 +50,11 @@ _SCHEMAS = {
     "Timestamp": TIMESTAMP_SCHEMA,
 }
 _SOURCES = {name: name for name in ("Date", "Time", "Timestamp")}
+_SOURCE_CLASSES: dict[str, type] = {"string": str, "unix": int, "Date": Date, "Time": Time, "Timestamp": Timestamp}
+_CLASS_SOURCES = {class_: source for source, class_ in _SOURCE_CLASSES.items()}
+_CONVERSION_ERRORS = (DataError, TypeError, ValueError, AttributeError, ArithmeticError)
+_SAMPLE = 128
+"""If at most half of this number of values are different, then the values repeat."""
 _ANY_SOURCE = "STRING, INT64, Date, Time or Timestamp"
 
 
@@ -111,6 +120,7 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         self._target = config.target_type
         text_format = SimpleDateFormat(config.format, dt.date.today()) if config.format.strip() else None
         self._readers = _readers(text_format, config.unix_precision)
+        self._parse_usual_list = text_format.parse_usual_list if text_format is not None else None
         self._write = _writers(text_format, config.unix_precision)[config.target_type]
         self._replace_null = config.replace_null_with_default
         self._place = place_of(self.side, *([config.field] if config.field else []))
@@ -128,11 +138,43 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
                 return None
             try:
                 return write(read(value))
-            except (DataError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            except _CONVERSION_ERRORS as error:
                 message, expected = message_of(error), self._expected[source]
                 raise record_error(message, self._place, expected, type_name(value)) from None
 
         return convert
+
+    def _convert_list(self, source: str, items: list[Any]) -> list[Any]:
+        """Convert each value of a list. A null stays null."""
+        classes = set(map(type, items))
+        if classes - {NoneType} == {_SOURCE_CLASSES[source]}:
+            convert = partial(self._convert_regular, source)
+            try:
+                return without_nulls(convert, items) if NoneType in classes else convert(items)
+            except _CONVERSION_ERRORS:
+                pass  # convert the values one by one below
+        return list(map(self._converter(source), items))
+
+    def _convert_regular(self, source: str, items: list[Any]) -> list[Any]:
+        """Convert a list of values of the class of `source`. Each of several equal values is converted only once."""
+        if len(set(items[:_SAMPLE])) <= _SAMPLE // 2 < len(items):
+            distinct = set(items)
+            converted = dict(zip(distinct, self._convert_distinct(source, list(distinct)), strict=True))
+            return list(map(converted.__getitem__, items))
+        return self._convert_distinct(source, items)
+
+    def _convert_distinct(self, source: str, items: list[Any]) -> list[Any]:
+        if source == "string" and self._parse_usual_list is not None:
+            try:
+                return list(map(self._write, self._parse_usual_list(items)))
+            except DataError:
+                pass  # a text does not have the usual form, or its time is out of range
+        return list(map(self._write, map(self._readers[source], items)))
+
+    def _convert_untyped_list(self, items: list[Any]) -> list[Any]:
+        classes = set(map(type, items)) - {NoneType}
+        source = _CLASS_SOURCES.get(next(iter(classes))) if len(classes) == 1 else None
+        return list(map(self._convert_untyped, items)) if source is None else self._convert_list(source, items)
 
     def _target_schema(self, optional: bool) -> Schema:
         schema = _SCHEMAS[self._target]
@@ -165,6 +207,21 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
             return [(*row[:index], convert(row[index]), *row[index + 1 :]) for row in filled(rows)]
 
         return convert_rows
+
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
+        """Convert the column of the field."""
+        if not isinstance(values, Columns) or not self._field:
+            return None
+        if schema is None:
+            column = field_column(values, self._field)
+            return None, values.put(self._field, map_column(self._convert_untyped_list, column, len(values)))
+        updated, _ = self._plans(schema)
+        values = filled_with_defaults(schema, values, self._replace_null)
+        field = schema.field(self._field)
+        if field is None:
+            return updated, values
+        convert = partial(self._convert_list, self._type_of(field.schema))
+        return updated, values.replace(field.index, map_column(convert, values.columns[field.index], len(values)))
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Convert each value, or the configured field of each value."""
