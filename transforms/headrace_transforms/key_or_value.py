@@ -25,6 +25,10 @@ _T = TypeVar("_T")
 
 _RECORD_ERRORS = (DataError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
+_SEARCH_PARTS = 16
+"""The number of parts into which a batch is split to find the records that cause an error. To transform a part costs
+little more than to transform one record."""
+
 TransformResult = tuple[Schema | None, Values]
 """The new schema, and one new value for each old value, in the same order."""
 
@@ -48,11 +52,18 @@ class ListTransformation(Transformation[C]):
 
     def _find_bad_records(self, batch: Any, error: Exception) -> RecordErrors:
         errors: dict[int, Exception] = {}
-        for index in range(len(batch)):
+        parts = _split(range(len(batch)))
+        while parts:
+            part = parts.pop()
             try:
-                self.change_batch(batch.take([index]))
+                self.change_batch(batch.take(part))
             except _RECORD_ERRORS as cause:
-                errors[index] = cause if isinstance(cause, DataError) else DataError(f"{type(cause).__name__}: {cause}")
+                if len(part) > 1:
+                    parts += _split(part)
+                    continue
+                known = isinstance(cause, DataError)
+                errors[part[0]] = cause if known else DataError(f"{type(cause).__name__}: {cause}")
+        errors = dict(sorted(errors.items()))
         # If each record can be transformed alone, but the whole batch cannot, the error applies to all records.
         return RecordErrors(errors or dict.fromkeys(range(len(batch)), error))
 
@@ -64,6 +75,12 @@ class ListTransformation(Transformation[C]):
             raise error.errors[0] from None
         batches = [result] if isinstance(result, Batch) else result or []
         return next((changed for batch in batches for changed in batch.to_records()), None)
+
+
+def _split(indexes: range) -> list[range]:
+    """Split the indexes of records into at most `_SEARCH_PARTS` parts."""
+    size = -(-len(indexes) // _SEARCH_PARTS)
+    return [indexes[start : start + size] for start in range(0, len(indexes), size)]
 
 
 class KeyOrValue(ListTransformation[C]):
