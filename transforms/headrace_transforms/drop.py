@@ -6,6 +6,7 @@ from typing import Any
 
 from headrace.api.config import Config, Importance, key
 from headrace.data.batch import Batch
+from headrace.data.columns import ColumnarValues
 from headrace.data.schema import Schema
 from headrace_transforms.key_or_value import KeyOrValue, TransformResult
 from headrace_transforms.record_errors import place_of, record_error, schema_type_name
@@ -36,6 +37,10 @@ class Drop(KeyOrValue[DropConfig]):
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Replace each value with null. Raises DataError if the schema must be retained and is not optional."""
+        return self._schema(schema), [None] * len(values)
+
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult:
+        """Replace each value with null, without converting the values to rows."""
         return self._schema(schema), [None] * len(values)
 
     def _schema(self, schema: Schema | None) -> Schema | None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from headrace.api.config import Config, Importance, key
 from headrace.data.batch import Batch
-from headrace.data.columns import ColumnarValues, Columns, Lines, Shared, column_items
+from headrace.data.columns import ColumnarValues, Columns, Lines, column_items
 from headrace.data.schema import Schema
+from headrace_transforms.columnar import path_column
 from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
 from headrace_transforms.key_or_value import (
     KeyOrValue,
@@ -66,15 +67,14 @@ class ExtractField(KeyOrValue[ExtractFieldConfig]):
         return None, [None if value is None else map_value(value, path, side) for value in values]
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
-        """Return the column that contains the values of the field, or None if `change` must extract them."""
-        if not isinstance(values, Columns) or len(self._path) > 1:
+        """Return the column of the field, or the values at the path in its column."""
+        if not isinstance(values, Columns) or not self._path:
             return None
-        column = values.column(self._path[0]) or Shared(None)
+        extracted = None
         if schema is not None:
-            schema, _ = self._plans(schema)
-            if schema.default is not None and self._replace_null:
-                return None
-        return schema, column if isinstance(column, Lines) else column_items(column, len(values))
+            extracted, _ = self._plans(schema)
+        column = path_column(schema, values, self._path, self._replace_null, self.side)
+        return extracted, column if isinstance(column, Lines) else column_items(column, len(values))
 
 
 class ExtractFieldKey(ExtractField):

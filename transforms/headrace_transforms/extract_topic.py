@@ -11,6 +11,7 @@ from headrace.api.plugin import C
 from headrace.data.batch import Batch
 from headrace.data.schema import Schema
 from headrace.data.struct import from_rows
+from headrace_transforms.columnar import values_with_fields
 from headrace_transforms.json_path import JsonPath
 from headrace_transforms.key_or_value import ListTransformation
 from headrace_transforms.record_errors import place_of, record_error, type_name
@@ -109,7 +110,9 @@ class ExtractTopic(_TopicRouter[ExtractTopicConfig]):
 
     def names(self, batch: Batch) -> list[Any]:
         """Return the field, or the whole key or value, of each record."""
-        if self.side == "value":
+        if self.side == "value" and self._field and self._path is None:
+            items = values_with_fields(batch, [self._field])
+        elif self.side == "value":
             items = from_rows(batch.value_schema, batch.values)
         else:
             items = from_rows(batch.key_schema, batch.keys) if batch.keys is not None else [None] * len(batch)

@@ -19,6 +19,7 @@ from headrace.data.schema import (
     STRING_SCHEMA,
     Schema,
 )
+from headrace_transforms.columnar import filled_with_defaults
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -28,7 +29,6 @@ from headrace_transforms.key_or_value import (
     replace_null_key,
     require_maps,
     require_struct_schema,
-    row_defaults,
 )
 from headrace_transforms.record_errors import place_of, record_error
 
@@ -152,15 +152,14 @@ class InsertField(KeyOrValue[InsertFieldConfig]):
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Add the fields as columns.
 
-        Returns None if `change` must transform the values instead. This is so if null fields must be replaced with
-        defaults, or if the values are maps and an added field is null in some records but not in all.
+        Returns None if `change` must transform the values instead. This is so if the values are maps, and an added
+        field is null in some records but not in all.
         """
         if not isinstance(values, Columns):
             return None
         if schema is not None:
-            if self._replace_null and row_defaults(schema):
-                return None
             updated, _ = self._plans(schema)
+            values = filled_with_defaults(schema, values, self._replace_null)
             for insertion in self._insertions:
                 values = values.put(insertion.name, insertion.column(batch))
             return updated, values

@@ -10,7 +10,8 @@ from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.java_dates import SimpleDateFormat, pattern_warnings
 from headrace.data.logical import Date, Time
-from headrace.data.struct import Struct, from_rows
+from headrace.data.struct import Struct
+from headrace_transforms.columnar import values_with_fields
 from headrace_transforms.key_or_value import ListTransformation
 from headrace_transforms.list_checks import require_non_empty_items
 from headrace_transforms.record_errors import place_of, record_error, type_name
@@ -81,7 +82,7 @@ class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
 
     def change_batch(self, batch: Any) -> list[Batch]:
         """Return the records with their new topics."""
-        values = from_rows(batch.value_schema, batch.values)
+        values = values_with_fields(batch, self._keys)
         return with_topics(batch, [self._topic(value, batch.topic) for value in values])
 
     def _topic(self, value: Any, topic: str) -> str:

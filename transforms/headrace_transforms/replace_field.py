@@ -10,6 +10,7 @@ from headrace.api.config import Config, key
 from headrace.data.batch import Batch
 from headrace.data.columns import ColumnarValues, Columns
 from headrace.data.schema import Schema
+from headrace_transforms.columnar import filled_with_defaults
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -19,7 +20,6 @@ from headrace_transforms.key_or_value import (
     replace_null_key,
     require_maps,
     require_struct_schema,
-    row_defaults,
 )
 from headrace_transforms.list_checks import require_no_empty_items, require_rename_pairs
 
@@ -107,13 +107,13 @@ class ReplaceField(KeyOrValue[ReplaceFieldConfig]):
         return [name for name in kept if name not in replaced]
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
-        """Remove and rename columns. Returns None if null fields must be replaced with defaults."""
+        """Remove and rename columns."""
         if not isinstance(values, Columns):
             return None
         if schema is not None:
-            if self._replace_null and row_defaults(schema):
-                return None
-            schema, _ = self._plans(schema)
+            updated, _ = self._plans(schema)
+            values = filled_with_defaults(schema, values, self._replace_null)
+            schema = updated
         columns = dict(zip(values.names, values.columns, strict=True))
         kept = Columns((), (), len(values), is_maps=values.is_maps)
         for name in self._kept_names(columns):

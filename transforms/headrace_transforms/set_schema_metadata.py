@@ -8,8 +8,9 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import ConfigError
 from headrace.data.batch import Batch
-from headrace.data.columns import ColumnarValues
+from headrace.data.columns import ColumnarValues, Columns
 from headrace.data.schema import Schema, Type
+from headrace_transforms.columnar import filled_with_defaults
 from headrace_transforms.key_or_value import (
     KeyOrValue,
     SchemaCache,
@@ -66,9 +67,17 @@ class SetSchemaMetadata(KeyOrValue[SetSchemaMetadataConfig]):
         return self._schemas(schema), values
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
-        """Change only the schema. Returns None if null fields must be replaced with defaults."""
-        if schema is None or (schema.type is Type.STRUCT and self._replace_null and row_defaults(schema)):
+        """Change the schema, and replace null fields with defaults.
+
+        Returns None if `change` must do this, because the values are rows, or because they have no schema.
+        """
+        if schema is None:
             return None
+        if schema.type is Type.STRUCT:
+            if isinstance(values, Columns):
+                values = filled_with_defaults(schema, values, self._replace_null)
+            elif self._replace_null and row_defaults(schema):
+                return None
         return self._schemas(schema), values
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from headrace.api.config import Config, Importance, key
 from headrace.data.batch import Batch
-from headrace.data.columns import Columns, Shared
+from headrace.data.columns import Columns
 from headrace.data.schema import Schema, struct
+from headrace_transforms.columnar import path_column
 from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
 from headrace_transforms.key_or_value import (
     ListTransformation,
@@ -17,7 +18,6 @@ from headrace_transforms.key_or_value import (
     require_maps,
     require_no_nulls,
     require_struct_schema,
-    row_defaults,
 )
 from headrace_transforms.list_checks import require_non_empty_items
 from headrace_transforms.record_errors import place_of, record_error, schema_type_name
@@ -89,12 +89,12 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
     def _keys_by_column(self, batch: Batch) -> tuple[Schema | None, list[Any]] | None:
         """Create the keys from the columns of columnar values. Returns None if the keys must be created from rows."""
         values, key_schema = batch.compact, None
-        if not isinstance(values, Columns) or any(len(path) > 1 for _, path in self._paths):
+        if not isinstance(values, Columns) or not all(path for _, path in self._paths):
             return None
         if batch.value_schema is not None:
             key_schema, _ = self._plans(batch.value_schema)
-            if self._replace_null and row_defaults(key_schema):
-                return None
-        columns = [values.column(name) or Shared(None) for _, (name,) in self._paths]
+        columns = [
+            path_column(batch.value_schema, values, path, self._replace_null, "value") for _, path in self._paths
+        ]
         names = [name for name, _ in self._paths]
         return key_schema, Columns(names, columns, len(values), is_maps=key_schema is None).items()
