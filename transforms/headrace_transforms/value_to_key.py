@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.api.config import Config, Importance, key
 from headrace.data.batch import Batch
-from headrace.data.columns import Columns
+from headrace.data.columns import Columns, Shared, Values, listed
 from headrace.data.schema import Schema, struct
 from headrace_transforms.columnar import path_column
 from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
@@ -68,16 +68,15 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
 
     def change_batch(self, batch: Any) -> Batch:
         """Set the key of each record."""
-        keys = self._keys_by_column(batch) or self._keys(batch)
-        key_schema, items = keys
+        key_schema, keys = self._keys_by_column(batch) or self._keys(batch)
         for field in key_schema.fields if key_schema is not None else ():
-            if not field.schema.optional and any(row[field.index] is None for row in items):
+            if not field.schema.optional and _has_null(keys, field.index):
                 message = f'Invalid value: null used for required field: "{field.name}"'
                 raise record_error(message, place_of("value", field.name), schema_type_name(field.schema), "null")
-        changed: Batch = batch.replace(key_schema=key_schema, keys=items)
+        changed: Batch = batch.replace(key_schema=key_schema, keys=listed(keys))
         return changed
 
-    def _keys(self, batch: Batch) -> tuple[Schema | None, list[Any]]:
+    def _keys(self, batch: Batch) -> tuple[Schema | None, Values]:
         if batch.value_schema is None:
             require_maps(batch.values, _PURPOSE, "value")
             paths = self._paths
@@ -86,7 +85,7 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
         key_schema, make = self._plans(batch.value_schema)
         return key_schema, [make(row) for row in batch.values]
 
-    def _keys_by_column(self, batch: Batch) -> tuple[Schema | None, list[Any]] | None:
+    def _keys_by_column(self, batch: Batch) -> tuple[Schema | None, Columns] | None:
         """Create the keys from the columns of columnar values. Returns None if the keys must be created from rows."""
         values, key_schema = batch.compact, None
         if not isinstance(values, Columns) or not all(path for _, path in self._paths):
@@ -97,4 +96,12 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
             path_column(batch.value_schema, values, path, self._replace_null, "value") for _, path in self._paths
         ]
         names = [name for name, _ in self._paths]
-        return key_schema, Columns(names, columns, len(values), is_maps=key_schema is None).items()
+        return key_schema, Columns(names, columns, len(values), is_maps=key_schema is None)
+
+
+def _has_null(keys: Values, index: int) -> bool:
+    """Whether the field at `index` is null in one of the keys."""
+    if not isinstance(keys, Columns):
+        return any(row[index] is None for row in listed(keys))
+    column = keys.columns[index]
+    return column.value is None if isinstance(column, Shared) else isinstance(column, list) and None in column
