@@ -96,10 +96,17 @@ class _StepRunner:
         if (not negate) not in outcomes:
             return (batch,)
         results: list[Batch] = []
+        unselected: list[int] = []  # stays one batch while the transform drops the selected records between them
         for outcome, indexes in groupby(range(len(batch)), key=outcomes.__getitem__):
-            part = batch.take(list(indexes))
-            results += (part,) if outcome is negate else self._transform(part)
-        return results
+            if outcome is negate:
+                unselected += indexes
+                continue
+            transformed = self._transform(batch.take(list(indexes)))
+            if transformed and unselected:
+                results.append(batch.take(unselected))
+                unselected = []
+            results += transformed
+        return [*results, batch.take(unselected)] if unselected else results
 
     def _transform(self, batch: Batch) -> Sequence[Batch]:
         transformation = self._step.transformation

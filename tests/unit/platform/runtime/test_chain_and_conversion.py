@@ -108,6 +108,18 @@ def test_transform_applies_only_to_records_that_its_predicate_selects_and_record
     assert values(out) == expected
 
 
+def test_records_between_which_a_transform_drops_all_selected_records_stay_one_batch() -> None:
+    class Drop(Transformation):
+        stateless = True
+
+        def apply_batch(self, batch: Any) -> None:
+            """Drop the batch."""
+
+    (out,) = TransformChain([Step(Drop(), IsSmall())], stages()[0]).apply(batch(1, 20, 2, 30, 40, 3))
+    assert (out.values, out.source_offset) == ([20, 30, 40], {"n": 9})
+    assert TransformChain([Step(Drop(), IsSmall())], stages()[0]).apply(batch(1, 2)) == []
+
+
 def test_empty_transform_chain_returns_the_batch_unchanged() -> None:
     given = batch(1)
     assert TransformChain([], stages()[0]).apply(given) == (given,)
