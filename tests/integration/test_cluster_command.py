@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from headrace.cli.cluster.layout import read_layout
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import create_topic
+from support.processes import is_alive
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +38,7 @@ def start_error(cluster: ClusterProcess, *arguments: str) -> str:
 
 def wait_until_exited(pids: list[int]) -> None:
     deadline = time.monotonic() + 20
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+    while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, pids
         time.sleep(0.01)
 

@@ -24,7 +24,7 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
 from support.broker import running_broker
 from support.cluster import running_cluster
-from support.processes import cleaner_pids
+from support.processes import cleaner_pids, is_alive
 from support.topics import end_offset, write_topic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timed]
@@ -72,13 +72,6 @@ def read_all(address: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
 def table_of(records: list[tuple[int, bytes, bytes | None]]) -> Table:
     table: dict[bytes, bytes | None] = {key: value for _, key, value in records}
     return {key: value for key, value in table.items() if value is not None}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_cleaner_process_starts_with_the_first_cleaning_and_exits_with_its_broker(tmp_path: Path) -> None:

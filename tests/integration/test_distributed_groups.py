@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -62,10 +61,6 @@ def other_group(name: str, **more: str) -> dict[str, str]:
     name = f"{name}-{uuid.uuid4().hex[:8]}"
     topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
     return {**SETTINGS, "group.id": name, **topics, **{key.replace("_", "."): value for key, value in more.items()}}
-
-
-def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid)
 
 
 def unmoved(before: dict[int | None, tuple[str, str]], after: dict[int | None, tuple[str, str]]) -> set[int | None]:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from headrace.testing import ConnectWorker, ConnectWorkerError, KafkaBroker
+from support.processes import is_alive
 from support.worker import wait_for
 
 pytestmark = pytest.mark.integration
@@ -120,7 +121,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     run = subprocess.run(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, timeout=60
     )
-    wait_for(lambda: not psutil.pid_exists(int(run.stdout)), "the worker is dead", 40)
+    wait_for(lambda: not is_alive(int(run.stdout)), "the worker is dead", 40)
 
 
 def test_creation_of_a_connector_with_an_invalid_configuration_raises_an_error_with_the_workers_message(

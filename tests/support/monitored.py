@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 from confluent_kafka import KafkaException, Message
 
 from support.distributed import DistributedWorker, is_running, owners
+from support.processes import is_alive
 from support.topics import read_topic
 from support.worker import wait_for
 
@@ -92,7 +92,7 @@ class Monitored:
     def has_running_process(self) -> bool:
         """Whether a process of the connector or of its tasks runs."""
         lines = self.journal.read_text().splitlines() if self.journal.exists() else []
-        return any(psutil.pid_exists(pid) for pid in {json.loads(line)["pid"] for line in lines})
+        return any(is_alive(pid) for pid in {json.loads(line)["pid"] for line in lines})
 
     def wait_for_progress(self, bootstrap_servers: str, timeout_s: float = 60) -> None:
         """Wait until each task has produced more records than at the time of this call."""
