@@ -128,6 +128,8 @@ class Plugins:
             if refused is not None:
                 raise ConfigErrors([ConfigError(section.type_key, config[section.type_key], refused)])
             name = section.value("predicate", config)
+            if name and name not in predicates:
+                raise ConfigErrors([ConfigError(f"{section.prefix}predicate", name, "No such alias in predicates")])
             predicate = predicates[name].create(config) if name else None
             transformation = section.create(config)
             transformation.alias = alias

@@ -122,6 +122,14 @@ def test_transforms_are_created_in_the_configured_order_with_their_predicates() 
     assert [(step.predicate is not None, step.negate) for step in steps] == [(False, False), (True, True)]
 
 
+def test_transform_whose_predicate_is_not_configured_is_reported_with_its_key() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        plugins(transforms="a", transforms__a__type="Filter", transforms__a__predicate="p").make_steps()
+    assert [str(error) for error in caught.value.errors] == [
+        "Invalid value p for configuration transforms.a.predicate: No such alias in predicates"
+    ]
+
+
 def test_transform_with_an_unknown_or_missing_class_is_reported_with_its_key() -> None:
     with pytest.raises(ConfigErrors) as caught:
         plugins(transforms="a,b", transforms__a__type="Nope").make_steps()
