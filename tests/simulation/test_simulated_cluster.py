@@ -39,11 +39,8 @@ def _outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("first", "count"),
-    [(0, 10), pytest.param(10, 45, marks=pytest.mark.slow), pytest.param(55, 45, marks=pytest.mark.slow)],
-)
-def test_simulated_clusters_lose_and_duplicate_no_record_with_each_of_one_hundred_seeds(first: int, count: int) -> None:
+@pytest.mark.parametrize(("first", "count"), [(0, 5), pytest.param(5, 35, marks=pytest.mark.slow)])
+def test_simulated_clusters_lose_and_duplicate_no_record_with_each_of_forty_seeds(first: int, count: int) -> None:
     _outputs([_run("--seed", str(first), "--count", str(count))])
 
 

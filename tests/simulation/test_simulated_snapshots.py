@@ -13,9 +13,10 @@ import sys
 import pytest
 
 
-@pytest.mark.timeout(300)
-def test_simulated_clusters_with_frequent_metadata_snapshots_lose_no_metadata() -> None:
-    command = [sys.executable, "-m", "headrace_broker.simulation", "--seed", "0", "--count", "8"]
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("first", "count"), [(0, 3), pytest.param(3, 100, marks=pytest.mark.prove)])
+def test_simulated_clusters_with_frequent_metadata_snapshots_lose_no_metadata(first: int, count: int) -> None:
+    command = [sys.executable, "-m", "headrace_broker.simulation", "--seed", str(first), "--count", str(count)]
     command += ["--property", "metadata.log.max.record.bytes.between.snapshots=3000"]
     command += ["--property", "metadata.max.retention.bytes=1"]
     done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True)
