@@ -17,7 +17,8 @@ from itertools import pairwise
 from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-_SEND_PAUSE_S = 0.002
+_BURST = 10
+_SEND_PAUSE_S = 0.02
 _READ_TIMEOUT_S = 60
 
 
@@ -52,20 +53,31 @@ class Load:
 
     def _produce(self) -> None:
         while not self._stop.is_set():
-            number = self.sent
-            try:
-                self._producer.produce(
-                    self.topic,
-                    str(number),
-                    key=str(number),
-                    on_delivery=lambda e, m, n=number: self._delivered(n, e, m),
-                )
-            except BufferError:
-                self._producer.poll(0.05)
-                continue
-            self.sent += 1
-            self._producer.poll(_SEND_PAUSE_S)
+            # Bursts keep several records in flight, and need a fraction of the requests of the same records one by one.
+            for _ in range(_BURST):
+                self._send()
+            self._wait(_SEND_PAUSE_S)
         self._producer.flush(60)
+
+    def _send(self) -> None:
+        number = self.sent
+        try:
+            self._producer.produce(
+                self.topic,
+                str(number),
+                key=str(number),
+                on_delivery=lambda e, m, n=number: self._delivered(n, e, m),
+            )
+        except BufferError:
+            self._wait(0.05)
+        else:
+            self.sent += 1
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, and call `_delivered` for each record when it is acknowledged."""
+        end_s = time.monotonic() + seconds
+        while (remaining_s := end_s - time.monotonic()) > 0:
+            self._producer.poll(remaining_s)
 
     def _delivered(self, number: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
