@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,14 +12,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import await_in_sync, create_topic, running_load
+from support.commands import run_tool
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def quorum_status(cluster: ClusterProcess, node: int) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "headrace_broker.tools.metadata_quorum"]
-    words += ["--bootstrap-server", cluster.address(node), "describe", "--status"]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+    return run_tool("metadata_quorum", "--bootstrap-server", cluster.address(node), "describe", "--status")
 
 
 def await_log(cluster: ClusterProcess, node: int, words: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import await_in_sync, create_topic
+from support.commands import run_tool
 
 pytestmark = [pytest.mark.integration, pytest.mark.timed, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -30,8 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 
 def run(cluster: ClusterProcess, tool: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", f"headrace_broker.tools.{tool}", "--bootstrap-server", cluster.bootstrap_servers]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+    done = run_tool(tool, "--bootstrap-server", cluster.bootstrap_servers, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.commands import run_command
+
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 60
 _NODE_LINE = re.compile(r"^node (\d+) (\S+) pid (\d+)$", re.MULTILINE)
@@ -73,10 +75,8 @@ class ClusterProcess:
 
     def run_cli(self, command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run `headrace cluster COMMAND`."""
-        words = [sys.executable, "-m", "headrace.cli.main", "cluster", command, *map(str, arguments)]
-        return subprocess.run(
-            [*words, "--dir", str(self.directory)], capture_output=True, text=True, timeout=_STOP_TIMEOUT_S
-        )
+        words = ["cluster", command, *map(str, arguments), "--dir", str(self.directory)]
+        return run_command("headrace.cli.main", *words)
 
     def signal(self, number: int) -> None:
         """Send the signal `number` to the supervisor."""

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from support import apache
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import await_in_sync, create_topic, leader_of, running_load
+from support.commands import run_tool
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 jvm = [
@@ -37,8 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 
 def run(cluster: ClusterProcess, tool: str, *arguments: str, status: int = 0) -> str:
-    command = [sys.executable, "-m", f"headrace_broker.tools.{tool}", "--bootstrap-server", cluster.bootstrap_servers]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+    done = run_tool(tool, "--bootstrap-server", cluster.bootstrap_servers, *arguments)
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -154,30 +154,29 @@ def test_metadata_quorum_tool_with_bootstrap_controller_queries_the_controllers(
 def test_admin_tools_accept_the_option_bootstrap_controller(cluster: ClusterProcess) -> None:
     controllers = f"127.0.0.1:{cluster.base_port + 1001},127.0.0.1:{cluster.base_port + 1000}"
 
-    def run_tool(tool: str, *arguments: str, status: int = 0) -> str:
-        words = [sys.executable, "-m", f"headrace_broker.tools.{tool}", *arguments]
-        words += [] if "--bootstrap-server" in arguments else ["--bootstrap-controller", controllers]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    def run_at_controllers(tool: str, *arguments: str, status: int = 0) -> str:
+        servers = [] if "--bootstrap-server" in arguments else ["--bootstrap-controller", controllers]
+        done = run_tool(tool, *arguments, *servers)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    rows = [line.split() for line in run_tool("cluster", "list-endpoints").splitlines()]
+    rows = [line.split() for line in run_at_controllers("cluster", "list-endpoints").splitlines()]
     assert rows[0] == ["ID", "HOST", "PORT", "RACK", "ENDPOINT_TYPE"]
     assert [row[2:] for row in rows[1:]] == [
         [str(cluster.base_port + 999 + node), "null", "controller"] for node in (1, 2, 3)
     ]
-    assert run_tool("cluster", "cluster-id") == run(cluster, "cluster", "cluster-id")
-    assert run_tool("cluster", "unregister", "--id", "9", status=1) == (
+    assert run_at_controllers("cluster", "cluster-id") == run(cluster, "cluster", "cluster-id")
+    assert run_at_controllers("cluster", "unregister", "--id", "9", status=1) == (
         "broker 9: BROKER_ID_NOT_REGISTERED: broker 9 is not registered\n"
     )
     two = ("--entity-type", "brokers", "--entity-name", "2")
-    assert run_tool("configs", *two, "--alter", "--add-config", "log.retention.ms=7") == (
+    assert run_at_controllers("configs", *two, "--alter", "--add-config", "log.retention.ms=7") == (
         "Completed updating config for broker 2.\n"
     )
-    assert "log.retention.ms=7 " in run_tool("configs", *two, "--describe")
-    run_tool("configs", *two, "--alter", "--delete-config", "log.retention.ms")
-    assert run_tool("reassign_partitions", "--list") == "No partition reassignments found.\n"
-    output = run_tool("topics", "--list", "--bootstrap-server", controllers, status=1)
+    assert "log.retention.ms=7 " in run_at_controllers("configs", *two, "--describe")
+    run_at_controllers("configs", *two, "--alter", "--delete-config", "log.retention.ms")
+    assert run_at_controllers("reassign_partitions", "--list") == "No partition reassignments found.\n"
+    output = run_at_controllers("topics", "--list", "--bootstrap-server", controllers, status=1)
     assert "does not support Metadata: that is a controller's port" in output
 
 

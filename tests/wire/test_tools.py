@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from support.broker import BrokerProcess, running_broker
+from support.commands import run_tool
 
 pytestmark = [pytest.mark.wire, pytest.mark.timeout(300)]
 
@@ -41,13 +42,10 @@ def command(tool: str, *arguments: str) -> list[str]:
 
 def run(tool: str, broker: BrokerProcess, *arguments: str, stdin: str | bytes = "", status: int = 0) -> Done:
     given = stdin if isinstance(stdin, bytes) else stdin.encode()
-    done = subprocess.run(
-        command(tool, "--bootstrap-server", broker.address, *arguments), input=given, capture_output=True, timeout=60
-    )
-    output = Done(done.args, done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode())
-    assert output.returncode == status, output.stdout + output.stderr
-    assert "Traceback" not in output.stderr
-    return output
+    done = run_tool(tool, "--bootstrap-server", broker.address, *arguments, stdin=given)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
 
 
 def lines(tool: str, broker: BrokerProcess, *arguments: str, stdin: str | bytes = "") -> list[str]:
