@@ -21,10 +21,12 @@ UNIT     := $(PYTEST) -n 3 --dist worksteal tests/unit tests/property
 # CI runs a failed test with real processes a second time and lists it as RERUN, because other programs use CI's processors too.
 AGAIN    := $(if $(CI),--reruns 1 --rerun-show-tracebacks)
 # `loadfile` keeps the tests of a file, and the servers that they share, in one process. tests/conftest.py orders the files.
-PARALLEL := $(PYTEST) $(AGAIN) -n 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := $(PYTEST) $(AGAIN) -n 5 --dist loadfile --no-loadscope-reorder
 SERVERS  := tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
+# The test files with one of the given markers. Each worker collects all files that it receives, even if it runs few tests.
+marked    = $(sort $(shell grep -rlE 'mark\.($(1))\b' --include='test_*.py' tests))
 # Tests that compare real time with a limit: at most one test per processor.
-TIMED    := $(PYTEST) $(AGAIN) -n 2 --dist loadfile tests/integration tests/fuzz tests/wire
+TIMED     = $(PYTEST) $(AGAIN) -n 2 --dist loadfile $(call marked,timed)
 QUICK    := not jvm and not slow and not prove
 LONG     := (jvm or slow) and not prove
 
@@ -96,7 +98,7 @@ test: $(TEST_STAMP) system-packages check test-unit ## run check and all tests e
 
 test-long: $(TEST_STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
 	@tests/support/system_packages.sh mariadb-server tinyproxy
-	@$(PARALLEL) $(SERVERS) tests/property tests/unit -m "$(LONG) and not timed"
+	@$(PARALLEL) $(call marked,jvm|slow) -m "$(LONG) and not timed"
 	@$(TIMED) -m "$(LONG) and timed"
 
 prove: $(TEST_STAMP) system-packages build ## run the tests that take hours
