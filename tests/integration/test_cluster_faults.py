@@ -20,7 +20,7 @@ from support import fault_run
 from support.isolated_cluster import environment
 from support.namespaces import in_sandbox, missing
 
-_IN_CI_S = 100
+_IN_CI_S = 60
 _PROVING_S = int(os.environ.get("FAULT_SECONDS", "1800"))
 _SEED = int(os.environ.get("FAULT_SEED", random.randrange(1 << 31)))
 

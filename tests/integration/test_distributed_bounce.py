@@ -23,7 +23,7 @@ from support.connect_bounce import NAMES, SINKS, Bounce, Writer, compare, sink_n
 from support.connect_bounce_database import RowWriter
 from support.distributed import DistributedWorker, worker_group
 
-_IN_CI_S = 180
+_IN_CI_S = 90
 _PROVING_S = int(os.environ.get("BOUNCE_SECONDS", "600"))
 _SEED = int(os.environ.get("BOUNCE_SEED", random.randrange(1 << 31)))
 
