@@ -94,48 +94,38 @@ def values(bootstrap_servers: str, topic: str) -> list[bytes | None]:
     return [message.value() for message in read_topic(bootstrap_servers, topic)]
 
 
-def test_connectors_and_tasks_are_balanced_over_the_workers_of_a_group(
+def test_connectors_are_balanced_over_two_workers_and_continue_on_one_without_loss_or_duplicates_after_a_kill(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     first, second = workers
     for number in range(4):
         second.create(f"source-{number}", file_source(tmp_path, number))
-    wait_for(lambda: all(is_running(first, f"source-{n}", 1) for n in range(4)), "all tasks are running")
+
+    def all_run() -> bool:
+        return all(is_running(first, f"source-{number}", 1) for number in range(4))
 
     def is_balanced() -> bool:
         found = everything(first)
         counts = [sum(owner == worker.worker_id for _, owner in found.values()) for worker in workers]
         return everything(second) == found and counts == [4, 4]
 
+    wait_for(all_run, "all tasks are running")
     wait_for(is_balanced, "both workers run two connectors and two tasks")
     wait_for(lambda: len(values(first.bootstrap_servers(), "lines")) == 4, "all lines")
-    assert sorted(values(first.bootstrap_servers(), "lines"), key=str) == [b"line %d" % n for n in range(4)]
-
-
-def test_remaining_worker_continues_the_connectors_of_a_killed_worker_without_loss_or_duplicates(
-    workers: list[DistributedWorker], tmp_path: Path
-) -> None:
-    first, second = workers
-    for number in range(2):
-        first.create(f"source-{number}", file_source(tmp_path, number))
-    wait_for(lambda: all(is_running(first, f"source-{n}", 1) for n in range(2)), "all tasks are running")
-    wait_for(lambda: len(values(first.bootstrap_servers(), "lines")) == 2, "all lines")
-    for number in range(2):
+    for number in range(4):
         wait_for(lambda n=number: first.request("GET", f"/connectors/source-{n}/offsets")["offsets"], "the offsets")
     second.kill_group()
     wait_for(
-        lambda: (
-            {owner for _, owner in everything(first).values()} == {first.worker_id}
-            and all(is_running(first, f"source-{n}", 1) for n in range(2))
-        ),
+        lambda: {owner for _, owner in everything(first).values()} == {first.worker_id} and all_run(),
         "the first worker runs everything",
         60,
     )
-    for number in range(2):
+    for number in range(4):
         with open(tmp_path / f"in-{number}.txt", "a") as file:
             file.write(f"more {number}\n")
-    wait_for(lambda: len(values(first.bootstrap_servers(), "lines")) == 4, "the lines of the new tasks")
-    assert sorted(values(first.bootstrap_servers(), "lines"), key=str) == [b"line 0", b"line 1", b"more 0", b"more 1"]
+    wait_for(lambda: len(values(first.bootstrap_servers(), "lines")) == 8, "the lines of the new tasks")
+    lines = sorted(values(first.bootstrap_servers(), "lines"), key=str)
+    assert lines == [b"%s %d" % (word, number) for word in (b"line", b"more") for number in range(4)]
 
 
 def test_restarted_worker_group_restores_its_connector_configurations_offsets_and_states(
