@@ -91,6 +91,21 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def worker_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with WorkerWithPlugin(tmp_path_factory.mktemp("worker")) as running:
+        yield running
+
+
+@pytest.fixture
+def shared_worker(worker_of_module: Worker) -> Iterator[Worker]:
+    """The worker of all tests that do not stop it. After each test, its connectors are deleted."""
+    yield worker_of_module
+    for name in worker_of_module.request("GET", "/connectors"):
+        worker_of_module.request("DELETE", f"/connectors/{name}")
+    assert wait_until(lambda: count_sleepers(worker_of_module.pid) == 0), "a process of a deleted connector is left"
+
+
 def descendants(pid: int) -> dict[int, float]:
     """Return {pid: creation time} of all descendants of a process.
 
@@ -123,6 +138,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 def create_hanging(worker: Worker) -> dict[int, float]:
     """Create a connector, wait until its task hangs, and return the worker's descendants."""
     hangs_when, hanging = worker.directory / "hangs-when", worker.directory / "hanging"
+    hanging.unlink(missing_ok=True)  # an earlier test with the same worker may have created it
     worker.create("hang", {"connector.class": "HangConnector", "hangs.when": str(hangs_when), "hanging": str(hanging)})
     worker.wait_for_state("hang", "RUNNING")
     assert wait_until(lambda: count_sleepers(worker.pid) >= 2), "the task's children have not started"
@@ -158,36 +174,39 @@ def _in_group(pid: int) -> bool:
         return False
 
 
-def test_children_of_a_killed_fork_server_are_killed_and_a_new_fork_server_starts(worker: Worker) -> None:
-    create_hanging(worker)
-    server = next(c for c in psutil.Process(worker.pid).children() if "headrace.runtime.fork_server" in c.cmdline())
+def test_children_of_a_killed_fork_server_are_killed_and_a_new_fork_server_starts(shared_worker: Worker) -> None:
+    seen = len(shared_worker.log())
+    create_hanging(shared_worker)
+    server = next(
+        c for c in psutil.Process(shared_worker.pid).children() if "headrace.runtime.fork_server" in c.cmdline()
+    )
     below = descendants(server.pid)
     server.kill()
     assert wait_until(lambda: not living(below)), living(below)
-    assert wait_until(lambda: bool(count_sleepers(worker.pid))), "the task starts again"
-    worker.wait_for_task_state("hang", 0, "RUNNING")
-    assert "Task hang-0: failed" not in worker.log()
+    assert wait_until(lambda: bool(count_sleepers(shared_worker.pid))), "the task starts again"
+    shared_worker.wait_for_task_state("hang", 0, "RUNNING")
+    assert "Task hang-0: failed" not in shared_worker.log()[seen:]
 
 
 def test_child_processes_of_a_crashed_task_are_killed_and_the_trace_of_the_task_names_the_signal(
-    worker: Worker,
+    shared_worker: Worker,
 ) -> None:
-    worker.create("neighbour", {"connector.class": "HangConnector"})
-    worker.wait_for_task_state("neighbour", 0, "RUNNING")
+    shared_worker.create("neighbour", {"connector.class": "HangConnector"})
+    shared_worker.wait_for_task_state("neighbour", 0, "RUNNING")
     once = {"errors.restart.max.attempts": "0"}
-    worker.create("hang", {"connector.class": "HangConnector", "how": "crash", **once})
-    worker.wait_for_task_state("hang", 0, "FAILED")
-    assert "killed by SIGSEGV" in worker.status("hang")["tasks"][0]["trace"]
-    assert worker.status("neighbour")["tasks"][0]["state"] == "RUNNING"
-    assert wait_until(lambda: count_sleepers(worker.pid) == 2), "only the neighbour's children are left"
+    shared_worker.create("hang", {"connector.class": "HangConnector", "how": "crash", **once})
+    shared_worker.wait_for_task_state("hang", 0, "FAILED")
+    assert "killed by SIGSEGV" in shared_worker.status("hang")["tasks"][0]["trace"]
+    assert shared_worker.status("neighbour")["tasks"][0]["state"] == "RUNNING"
+    assert wait_until(lambda: count_sleepers(shared_worker.pid) == 2), "only the neighbour's children are left"
 
 
-def test_hung_task_of_a_deleted_connector_is_killed_after_the_graceful_timeout(worker: Worker) -> None:
-    create_hanging(worker)
+def test_hung_task_of_a_deleted_connector_is_killed_after_the_graceful_timeout(shared_worker: Worker) -> None:
+    create_hanging(shared_worker)
     started = time.monotonic()
-    worker.request("DELETE", "/connectors/hang")
+    shared_worker.request("DELETE", "/connectors/hang")
     assert time.monotonic() - started < HANG_S
-    assert wait_until(lambda: count_sleepers(worker.pid) == 0)
+    assert wait_until(lambda: count_sleepers(shared_worker.pid) == 0)
 
 
 def test_hung_connector_does_not_delay_other_connectors(tmp_path: Path) -> None:
@@ -251,11 +270,11 @@ def test_second_signal_after_the_repeat_time_terminates_the_worker_immediately(t
 
 
 def test_worker_start_on_a_rest_port_in_use_fails_with_an_error_without_a_traceback(
-    worker: Worker, tmp_path: Path
+    shared_worker: Worker, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    again = Worker(other, {"listeners": worker.url})
+    again = Worker(other, {"listeners": shared_worker.url})
     result = subprocess.run(again.command(), capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
     assert "cannot bind" in result.stderr
@@ -277,11 +296,11 @@ def test_ctrl_c_stops_the_worker_while_a_connector_hangs_in_start(tmp_path: Path
 
 
 def test_worker_start_with_a_data_directory_in_use_fails_with_an_error_without_a_traceback(
-    worker: Worker, tmp_path: Path
+    shared_worker: Worker, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    again = Worker(other, {"headrace.data.dir": str(tmp_path / "data")})
+    again = Worker(other, {"headrace.data.dir": str(shared_worker.directory / "data")})
     result = subprocess.run(again.command(), capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
     assert "The embedded broker failed to start" in result.stderr
