@@ -144,6 +144,10 @@ class Consumer:
         self._leftovers.pop(self._check_assigned(topic_partition), None)
         self._fetcher.seek(topic_partition, offset)
 
+    def set_end(self, topic_partition: TopicPartition, end_offset: int | None) -> None:
+        """Stop fetching at `end_offset` (None = never). Poll may still return later records of the last fetch."""
+        self._core.set_end(self._check_assigned(topic_partition), end_offset)
+
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Set the positions of these partitions (None = all assigned) to their first record."""
         await self._seek_to(partitions, offset_api.EARLIEST)

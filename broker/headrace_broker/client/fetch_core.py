@@ -114,6 +114,8 @@ class _PartitionState:
     preferred: _PreferredReplica | None = None
     leader_only_until_ms: float = 0.0
     """After a failure of the preferred replica, only the leader is fetched from until this time."""
+    end_offset: int | None = None
+    """If set, no fetch starts at or after this offset."""
     position_epoch: int = -1
     """The leader epoch that the position comes from. A leader of an older epoch may not have this offset yet."""
     newer_leader_deadline_ms: float = 0.0
@@ -171,6 +173,10 @@ class FetchCore:
         state.position_epoch, state.newer_leader_deadline_ms = leader_epoch, 0.0
         state.retry_at_ms, state.attempts = 0.0, 0
 
+    def set_end(self, topic_partition: TopicPartition, end_offset: int | None) -> None:
+        """Send no fetches that start at or after `end_offset`. None removes the limit. Raises KeyError."""
+        self._states[topic_partition].end_offset = end_offset
+
     def forget_position(self, topic_partition: TopicPartition) -> None:
         """Clear the position, so that it is looked up again."""
         state = self._states[topic_partition]
@@ -222,6 +228,8 @@ class FetchCore:
         outdated: set[str] = set()
         for (topic, partition), state in self._states.items():
             if state.position is None or state.paused or now_ms < state.retry_at_ms:
+                continue
+            if state.end_offset is not None and state.fetch_offset >= state.end_offset:
                 continue
             leader = leader_of(topic, partition)
             if leader is None:

@@ -43,11 +43,17 @@ class FetchedRecords(Protocol):
     `end`, the range of offsets that was read, may contain more offsets than there are records.
     """
 
-    topic: str
-    partition: int
-    start: int
-    end: int
-    size_bytes: int
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def size_bytes(self) -> int:
+        """The size of the keys and values."""
 
     @property
     def offsets(self) -> Sequence[int]: ...
@@ -75,10 +81,14 @@ class OpenRecordReader(Protocol):
     def average_record_bytes(self, positions: Mapping[TopicPartition, int]) -> Mapping[str, float]:
         """Return the average size of the next records of each topic, from samples at these positions."""
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[FetchedRecords]:
+    def read(
+        self, topic: str, partition: int, start: int, end: int, topic_id: str | None = None
+    ) -> Iterator[FetchedRecords]:
         """Yield the records with `start` <= offset < `end` in order. The yielded ranges cover `start` to `end`.
 
-        Raises RangeReadError if the log no longer contains `start`, ends before `end`, or contains corrupt records.
+        Read one range at a time. Raises RangeReadError if the log no longer contains `start`, ends before `end`, or
+        contains corrupt records, or if the topic was deleted and created again: while it is read, or, with `topic_id`,
+        since its description.
         """
 
     def close(self) -> None: ...

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
 import threading
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from headrace.metrics import logs
 from headrace.plugins import registry
 from headrace.runtime import messages, worker_connector
 from headrace.runtime.channel import Channel
+from headrace.runtime.event_loops import new_loop
 from headrace.runtime.spec import InstanceId
 from headrace.runtime.task_plugins import Plugins
 from headrace.runtime.worker_connector import WorkerConnector
@@ -154,13 +154,3 @@ async def _serve(end: socket.socket) -> None:
     for task in leftovers:
         task.cancel()
     await asyncio.gather(*leftovers, return_exceptions=True)
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop for a host. The caller closes the event loop."""
-    if sys.platform == "win32":
-        return asyncio.new_event_loop()
-    import uvloop
-
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

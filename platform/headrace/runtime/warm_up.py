@@ -26,7 +26,7 @@ from headrace.api.task import SinkTask, SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import STRING_SCHEMA
 from headrace.metrics import logs
-from headrace.runtime import host, messages
+from headrace.runtime import event_loops, host, messages
 from headrace.runtime.channel import Channel
 from headrace.runtime.code_copies import CodeCopies
 from headrace.runtime.spec import InstanceId, TaskSpec
@@ -145,7 +145,7 @@ def steps(copies: CodeCopies, number: int = STEPS) -> Iterator[None]:
 def _run_step(step: int, converter: str) -> None:
     threads = _count_threads()
     logging.disable(logging.CRITICAL)
-    loop = host.new_loop()
+    loop = event_loops.new_loop()
     loop.run_until_complete(asyncio.wait_for(_run_tasks(step, converter), TIMEOUT_S))
     loop.run_until_complete(_cancel_leftovers())
     loop.run_until_complete(loop.shutdown_default_executor())
