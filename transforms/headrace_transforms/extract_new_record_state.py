@@ -171,6 +171,7 @@ class ExtractNewRecordState(ListTransformation[ExtractNewRecordStateConfig]):
     def configure(self, config: ExtractNewRecordStateConfig) -> None:
         """Parse the field references. Raises ConfigError."""
         self._config = config
+        self.changes_topics = bool(config.route_by_field)  # type: ignore[misc]
         self._deletes = _deletes(config)
         self._added = parse_references("add.fields", config.add_fields, config.add_fields_prefix)
         self._headers = parse_references("add.headers", config.add_headers, config.add_headers_prefix)

@@ -12,6 +12,7 @@ class Filter(Transformation):
 
     java_names = ("org.apache.kafka.connect.transforms.Filter",)
     stateless = True
+    changes_topics = False
 
     def apply(self, record: Any) -> None:
         """Drop the record."""

@@ -48,6 +48,7 @@ class FilterByCondition(ListTransformation[FilterByConditionConfig]):
     """Keeps or drops whole records. It never changes a record."""
 
     abstract = True
+    changes_topics = False
     side: ClassVar[str]
     """``key`` or ``value``."""
 

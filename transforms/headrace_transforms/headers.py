@@ -28,6 +28,7 @@ class DropHeaders(ListTransformation[DropHeadersConfig]):
     """Removes all headers with the configured names."""
 
     java_names = ("org.apache.kafka.connect.transforms.DropHeaders",)
+    changes_topics = False
 
     def configure(self, config: DropHeadersConfig) -> None:
         """Store the names of the headers to drop."""
@@ -56,6 +57,7 @@ class InsertHeader(ListTransformation[InsertHeaderConfig]):
     """Adds one header to each record."""
 
     java_names = ("org.apache.kafka.connect.transforms.InsertHeader",)
+    changes_topics = False
 
     def configure(self, config: InsertHeaderConfig) -> None:
         """Store the header's name and value."""

@@ -87,6 +87,7 @@ class KeyOrValue(ListTransformation[C]):
     """A transform of either keys or values. The attribute `side` of the subclass selects keys or values."""
 
     abstract = True
+    changes_topics = False
     side: ClassVar[str]
     """``key`` or ``value``."""
 

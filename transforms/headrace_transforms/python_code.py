@@ -128,6 +128,7 @@ class Python(Transformation[PythonConfig]):
     """Calls an expression or function that the user has written, for each record or for lists of values."""
 
     required_worker_key = "python.transform.enable"
+    file_keys = ("file",)
 
     def configure(self, config: PythonConfig) -> None:
         """Compile the expression, or import the file. Raises ConfigError."""
@@ -138,6 +139,9 @@ class Python(Transformation[PythonConfig]):
             self._code = _function(config.file or "", config.function or "")
         # The platform may call the code again only if it receives lists: another function may keep state.
         self.stateless = self._code.parameters == (_LIST,)  # type: ignore[misc]
+        # Only a function or an expression with a record can return a record with another topic.
+        is_expression_of_values = config.expression is not None and "record" not in self._code.parameters
+        self.changes_topics = not (self.stateless or is_expression_of_values)  # type: ignore[misc]
 
     def apply(self, record: Any) -> ConnectRecord | None:
         """Call the code for one record. Raises DataError and RetriableError."""

@@ -31,6 +31,7 @@ class TombstoneHandler(ListTransformation[TombstoneHandlerConfig]):
     """Drops, rejects or keeps tombstones, as the property `behavior` specifies. Other records stay unchanged."""
 
     java_names = ("io.confluent.connect.transforms.TombstoneHandler",)
+    changes_topics = False
 
     def configure(self, config: TombstoneHandlerConfig) -> None:
         """Store the behavior."""

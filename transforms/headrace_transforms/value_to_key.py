@@ -43,6 +43,7 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
     """Sets the key to a struct with the configured fields, or to a map if the value has no schema."""
 
     java_names = ("org.apache.kafka.connect.transforms.ValueToKey",)
+    changes_topics = False
 
     def configure(self, config: ValueToKeyConfig) -> None:
         """Parse the names or paths of the fields. Raises ConfigError."""

@@ -39,6 +39,12 @@ class Plugin(Generic[C]):
     required_worker_key: ClassVar[str] = ""
     """A boolean key that must be true in the worker's configuration to permit the plug-in. Only for transforms."""
 
+    file_keys: ClassVar[tuple[str, ...]] = ()
+    """The configuration keys whose values are paths of files that a transform, predicate or converter reads.
+
+    If a sink runs the plug-in on other machines, the platform sends the files there, and replaces the paths.
+    """
+
     config: C
     """The parsed configuration. The platform sets it before it calls `start` or `configure`."""
 

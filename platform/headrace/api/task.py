@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from headrace.api.plugin import C, Plugin
+from headrace.api.record_access import FailedRecord, RecordPipeline, RecordReader, TaskMetrics
 from headrace.data.batch import SinkBatch, SourceBatch
 from headrace.data.records import SinkRecord, SourceRecord
 from headrace.data.sink_records import SinkRecords
@@ -73,6 +74,10 @@ class TaskContext(Protocol):
 
     def monotonic(self) -> float:
         """Return a time in seconds that never goes backwards. In `headrace.testing`, this time is virtual."""
+
+    @property
+    def metrics(self) -> TaskMetrics:
+        """Registers metrics of the task, which `/metrics` and the REST API show."""
 
 
 class SourceTaskContext(TaskContext, Protocol):
@@ -144,11 +149,11 @@ class SelfReadingErrantRecordReporter(Protocol):
     def tolerates_errors(self) -> bool:
         """Whether ``errors.tolerance`` is `all`. Otherwise the sink raises its own error, and reports nothing."""
 
-    def report(self, records: Sequence[ErrantRecord]) -> None:
+    def report(self, records: Iterable[ErrantRecord | FailedRecord]) -> None:
         """Count and log records, and write their original bytes to the dead letter queue if one is configured.
 
         Returns when the dead letter queue has acknowledged the records. Raises ConnectError if they cannot be written,
-        or if errors are not tolerated.
+        or if errors are not tolerated. `records` may be an iterator: the platform holds only a few thousand records.
         """
 
 
@@ -173,6 +178,16 @@ class SelfReadingSinkTaskContext(TaskContext, Protocol):
     def pause_requested(self) -> bool: ...
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the committed offsets of the connector's consumer group (the next offsets to consume)."""
+
+    def record_reader(self) -> RecordReader:
+        """Return a picklable reader of the topics, with the connector's consumer properties."""
+
+    def record_pipeline(self, errors_max: int, *, json_texts: bool = False) -> RecordPipeline:
+        """Return the connector's converters, predicates and transforms as a picklable object. Raises ConfigErrors.
+
+        `errors_max` limits the failed records in each result. With `json_texts`, and if there are no transforms,
+        schemaless JSON objects stay text until `values` of a batch is read, as with `SinkTask.accepts_json_texts`.
+        """
 
     def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Report that all records before these offsets are durable. The platform commits the offsets for the group."""

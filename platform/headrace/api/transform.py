@@ -23,6 +23,12 @@ class Transformation(Plugin[C]):
     stateless: ClassVar[bool] = False
     """If true, the platform may call `apply_batch` again for the same records after an error."""
 
+    changes_topics: ClassVar[bool] = True
+    """Whether the transform may change the topic of a record. Set it to False if it never does.
+
+    A sink may then store the position of a topic in the topic's table.
+    """
+
     alias: str = ""
     """The name of the transform in the key `transforms`, for error messages; set after `configure`."""
 

@@ -7,6 +7,7 @@ labels of each task only once. prometheus_client would block the worker's event 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -142,6 +143,7 @@ _ATTRIBUTES = [
         ),
     )
 ]
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 _ONLY_TYPE = {"source_task": "source", "sink_task": "sink"}
 
 
@@ -159,8 +161,23 @@ def render(tasks: Sequence[TaskMetrics], types: Mapping[str, str]) -> bytes:
         ]
         for name in attribute.names:
             lines += _family(name, attribute.type, attribute.text, samples)
+    lines += _registered_lines(labelled)
     lines += _lag_lines(tasks)
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _registered_lines(labelled: Sequence[tuple[str, TaskMetrics]]) -> list[str]:
+    """Return the metrics that tasks have registered. In Kafka, plug-ins register metrics of the type `plugins`.
+
+    If tasks have registered a name with different types or texts, those of the first task are shown.
+    """
+    found: dict[str, tuple[str, str, list[str]]] = {}
+    for labels, task in labelled:
+        for metric in task.registered:
+            name = "kafka_connect_plugins_" + _NOT_IN_NAMES.sub("_", metric.name)
+            samples = found.setdefault(name, (metric.type, metric.doc, []))[2]
+            samples.append(f"{labels} {_format(metric.value)}")
+    return [line for name, (type_, doc, samples) in found.items() for line in _family(name, type_, doc, samples)]
 
 
 def _lag_lines(tasks: Iterable[TaskMetrics]) -> list[str]:
@@ -192,6 +209,7 @@ def _lag_lines(tasks: Iterable[TaskMetrics]) -> list[str]:
 
 
 def _family(name: str, type_: str, text: str, samples: Iterable[str]) -> list[str]:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
     return [f"# HELP {name} {text}", f"# TYPE {name} {type_}", *(name + sample for sample in samples)]
 
 
@@ -204,5 +222,7 @@ def _escape(value: str) -> str:
 
 
 def _format(value: float) -> str:
-    """Return a finite number or NaN in Prometheus' format."""
+    """Return a number in Prometheus' format."""
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
     return "NaN" if math.isnan(value) else repr(float(value))

@@ -44,6 +44,12 @@ class Step:
         """
         return self.transformation.display_class()
 
+    def close(self) -> None:
+        """Close the transform and its predicate."""
+        self.transformation.close()
+        if self.predicate is not None:
+            self.predicate.close()
+
 
 class TransformChain:
     """The transforms of a task, in order."""
@@ -78,9 +84,7 @@ class _StepRunner:
         self._tests_batches = _overrides(step.predicate, Predicate, "test_batch", "test")
 
     def close(self) -> None:
-        self._step.transformation.close()
-        if self._step.predicate is not None:
-            self._step.predicate.close()
+        self._step.close()
 
     def apply(self, batch: Batch) -> Sequence[Batch]:
         """Return the resulting batches, in order."""

@@ -346,6 +346,18 @@ def _take_runs(runs: Sequence[SchemaRun], indexes: Sequence[int]) -> list[Schema
     return [SchemaRun(schema, values) for schema, values in taken]
 
 
+def original_position(part: Any) -> tuple[str, int, int]:
+    """Return topic, partition and offset of a stage's input, which is a `SinkBatch` or raw part with one record.
+
+    They are those from before the transforms.
+    """
+    if hasattr(part, "original_offsets"):
+        return part.original_topic, part.original_partition, part.original_offsets[0]
+    raw: RawPart = part if isinstance(part, RawPart) else part.raw
+    assert raw.columns.offsets is not None
+    return raw.topic, raw.partition, raw.columns.offsets[0]
+
+
 def take_columns(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
     """Return the records at these indexes."""
     timestamps, offsets = columns.timestamps, columns.offsets

@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.api.errors import ConfigError, ConnectError, DataError, RetriableError, UnknownField
+from headrace.api.errors import ConnectError
 from headrace.metrics import log_text
-from headrace.runtime import client_configs, traces
+from headrace.runtime import client_configs
 from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import DeadLetterQueueConfig, Failure
 from headrace.runtime.spec import TaskSpec
@@ -33,14 +33,6 @@ log = logging.getLogger(__name__)
 
 REENCODED_HEADER = "__headrace.errors.reencoded"
 """Marks a record whose original bytes no longer exist: it was converted to bytes again."""
-_JAVA_NAMES: dict[type[BaseException], str] = {
-    ConnectError: "org.apache.kafka.connect.errors.ConnectException",
-    DataError: "org.apache.kafka.connect.errors.DataException",
-    UnknownField: "org.apache.kafka.connect.errors.DataException",
-    RetriableError: "org.apache.kafka.connect.errors.RetriableException",
-    ConfigError: "org.apache.kafka.common.config.ConfigException",
-}
-"""The classes of Kafka Connect's errors. Tools that read a dead letter queue compare the class with these names."""
 _CONTEXT_PREFIX = "__connect.errors."
 _WAIT_MS = 200
 
@@ -170,24 +162,17 @@ class DeadLetterQueue:
         )
 
     def _context_headers(self, failure: Failure, origin: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
-        error = failure.error
         fields = {
             **origin,
             "connector.name": self._spec.connector,
             "task.id": str(self._spec.number),
             "stage": failure.stage.value,
             "class.name": failure.class_name,
-            "exception.class.name": class_name_of(error),
+            "exception.class.name": failure.error_class,
             "exception.message": failure.message,
-            "exception.stacktrace": traces.trace_of(error),
+            "exception.stacktrace": failure.trace,
         }
         return [(_CONTEXT_PREFIX + name, text.encode(errors="backslashreplace")) for name, text in fields.items()]
-
-
-def class_name_of(error: BaseException) -> str:
-    """Return the name of the error's class in Kafka Connect or, if there is none, the name of its Python class."""
-    kind = type(error)
-    return _JAVA_NAMES.get(kind) or f"{kind.__module__}.{kind.__qualname__}"
 
 
 def origin_of(topic: str, partition: int, offset: int) -> dict[str, str]:

@@ -12,19 +12,28 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.api.errors import ConnectError
+from headrace.api.errors import ConfigError, ConnectError, DataError, RetriableError, UnknownField
 from headrace.plugins.connector_config import framework_value
 from headrace.runtime import traces
 
 if TYPE_CHECKING:
     from random import Random
 
+    from headrace.api.record_access import FailedRecord
     from headrace.runtime.error_counters import ErrorCounters
 
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_MIN_MS = 300
 _QUEUE = "errors.deadletterqueue."
+_JAVA_NAMES: dict[type[BaseException], str] = {
+    ConnectError: "org.apache.kafka.connect.errors.ConnectException",
+    DataError: "org.apache.kafka.connect.errors.DataException",
+    UnknownField: "org.apache.kafka.connect.errors.DataException",
+    RetriableError: "org.apache.kafka.connect.errors.RetriableException",
+    ConfigError: "org.apache.kafka.common.config.ConfigException",
+}
+"""The classes of Kafka Connect's errors. Tools that read a dead letter queue compare the class with these names."""
 
 
 class Stage(StrEnum):
@@ -66,8 +75,61 @@ class Failure:
         return f"{self._prefix}{type(self.error).__name__}: {traces.message_of(self.error)}"
 
     @property
+    def error_class(self) -> str:
+        """The name of the error's class in Kafka Connect or, if there is none, the name of its Python class."""
+        kind = type(self.error)
+        return _JAVA_NAMES.get(kind) or f"{kind.__module__}.{kind.__qualname__}"
+
+    @property
+    def trace(self) -> str:
+        """The stack trace of the error."""
+        return traces.trace_of(self.error)
+
+    @property
+    def traceback(self) -> str:
+        """Python's traceback of the error."""
+        return traces.traceback_of(self.error)
+
+    @property
     def _prefix(self) -> str:
         return f"transform {self.transform}: " if self.transform else ""
+
+
+class DescribedFailure(Failure):
+    """An error of one record that occurred in another process, which described it in a `FailedRecord`."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: FailedRecord) -> None:
+        super().__init__(Stage(record.stage), record.class_name, ConnectError(record.reason), 1)
+        object.__setattr__(self, "_record", record)
+
+    _record: FailedRecord
+
+    @property
+    def message(self) -> str:
+        """The error's message."""
+        return traces.masked_text(self._record.reason)
+
+    @property
+    def typed_message(self) -> str:
+        """The error's class and message."""
+        return f"{self._record.error_class.rpartition('.')[2]}: {self.message}"
+
+    @property
+    def error_class(self) -> str:
+        """The name of the error's class."""
+        return self._record.error_class
+
+    @property
+    def trace(self) -> str:
+        """The stack trace, or the class and the message if the record has none."""
+        return traces.masked_text(self._record.trace or f"{self._record.error_class}: {self._record.reason}")
+
+    @property
+    def traceback(self) -> str:
+        """The stack trace."""
+        return self.trace
 
 
 def tolerance_exceeded(failure: Failure, record: str) -> ToleranceExceeded:
@@ -154,7 +216,7 @@ class ErrorLog:
             record,
             failure.stage.value,
             failure.class_name,
-            type(failure.error).__name__,  # its message may contain the record
+            failure.error_class,  # the error's message may contain the record
             failure.attempts,
         )
         if not self._policy.log:
@@ -168,5 +230,5 @@ class ErrorLog:
             record,
             f", record value {value!r}" if self._policy.log_messages and value is not None else "",
             failure.message,
-            traces.traceback_of(failure.error).rstrip("\n"),
+            failure.traceback.rstrip("\n"),
         )

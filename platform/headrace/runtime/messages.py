@@ -17,6 +17,7 @@ from headrace.runtime.spec import ConnectorSpec, InstanceId, TaskSpec
 
 R = TypeVar("R")
 
+MetricType: TypeAlias = Literal["gauge", "counter"]
 InstanceState: TypeAlias = Literal["RUNNING", "PAUSED", "STOPPED", "FAILED"]
 OffsetPair: TypeAlias = tuple[Mapping[Any, Any], Mapping[Any, Any] | None]
 """A source partition and its offset; None removes the offset."""
@@ -179,12 +180,25 @@ class MemberJoined(Notification, frozen=True):
     member_id: str
 
 
+class RegisteredMetric(msgspec.Struct, frozen=True, array_like=True):
+    """A metric with its current value. `doc` says what the metric means."""
+
+    name: str
+    type: MetricType
+    doc: str
+    value: float
+
+
 class CountersReported(Notification, frozen=True):
-    """The counters of a task since its start, and its current values, such as rates of the last seconds."""
+    """The counters of a task since its start, and its current values, such as rates of the last seconds.
+
+    `registered` contains the metrics that the task has registered itself.
+    """
 
     instance: InstanceId
     counters: dict[str, float]
     gauges: dict[str, float]
+    registered: list[RegisteredMetric] = []
 
 
 class LagsReported(Notification, frozen=True):

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from itertools import islice
 from typing import Any
 
 from headrace.api.errors import ConnectError
+from headrace.api.record_access import FailedRecord
 from headrace.api.task import ErrantRecord
 from headrace.runtime.dead_letter_queue import DeadLetterQueue, origin_of
 from headrace.runtime.error_counters import ErrorCounters
-from headrace.runtime.error_policy import ErrorLog, ErrorPolicy, Failure, Stage, tolerance_exceeded
+from headrace.runtime.error_policy import DescribedFailure, ErrorLog, ErrorPolicy, Failure, Stage, tolerance_exceeded
 from headrace.runtime.record_lookup import Found, Position
 
 log = logging.getLogger(__name__)
 
 _SENDS_MAX = 500
+_SLICE_RECORDS = 5_000
+"""Records that are reported at once. Only their failures are in memory, however many records are reported."""
 
 
 class SelfReadingSinkErrors:
@@ -52,17 +56,20 @@ class SelfReadingSinkErrors:
         """Whether errors.tolerance is `all`."""
         return self._policy.tolerate
 
-    def report(self, records: Sequence[ErrantRecord]) -> None:
+    def report(self, records: Iterable[ErrantRecord | FailedRecord]) -> None:
         """Count and log records, write them to the dead letter queue, and wait until they are acknowledged.
 
         After that, raises ToleranceExceeded if errors are not tolerated. Raises ConnectError if the records cannot be
-        written.
+        written. `records` may be an iterator over any number of records: a few thousand of them are in memory.
         """
-        failures = {Position(each.topic, each.partition, each.offset): self._failure(each) for each in records}
-        self._report(failures)
-        if not self._policy.tolerate:
-            for position, failure in failures.items():
-                raise tolerance_exceeded(failure, _where(position))
+        first: tuple[Position, Failure] | None = None
+        remaining = iter(records)
+        while part := list(islice(remaining, _SLICE_RECORDS)):
+            failures = {Position(each.topic, each.partition, each.offset): self._failure(each) for each in part}
+            first = first or next(iter(failures.items()))
+            self._report(failures)
+        if first is not None and not self._policy.tolerate:
+            raise tolerance_exceeded(first[1], _where(first[0]))
 
     def _report(self, failures: dict[Position, Failure]) -> None:
         if self._queue is None and not (self._policy.log and self._policy.log_messages):
@@ -80,7 +87,9 @@ class SelfReadingSinkErrors:
         if self._queue is not None:
             await self._queue.close()
 
-    def _failure(self, record: ErrantRecord) -> Failure:
+    def _failure(self, record: ErrantRecord | FailedRecord) -> Failure:
+        if isinstance(record, FailedRecord):
+            return DescribedFailure(record)
         return Failure(Stage(record.stage), self._class_name, record.error, 1)
 
     async def _report_originals(self, failures: dict[Position, Failure]) -> None:

@@ -18,7 +18,7 @@ from headrace.api.converter import RawHeaders
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
-from headrace.runtime.conversion import Converters, RawPart, take_columns
+from headrace.runtime.conversion import Converters, RawPart, original_position, take_columns
 from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue, origin_of
 from headrace.runtime.error_counters import ErrorCounters
 from headrace.runtime.error_policy import (
@@ -91,7 +91,7 @@ class SinkErrors:
         try:
             return self.report_failed_put(record, error)
         except ToleranceExceeded as exceeded:
-            topic, partition, offset = _original_position(record)
+            topic, partition, offset = _record_position(record)
             with self._lock:
                 self._untolerated = self._untolerated or exceeded
                 first = self._untolerated_offsets.get((topic, partition), offset)
@@ -100,7 +100,7 @@ class SinkErrors:
 
     def report_failed_put(self, record: SinkRecord, error: Exception) -> Future[None]:
         """Handle a record for which `put` raised an error. Raises ToleranceExceeded if errors are not tolerated."""
-        topic, partition, offset = _original_position(record)
+        topic, partition, offset = _record_position(record)
         failure = Failure(Stage.TASK_PUT, self._class_name, error, 1)
         reported = self._report(failure, topic, partition, offset, record)
         if not self._policy.tolerate:
@@ -127,7 +127,7 @@ class SinkErrors:
 
     def report_failure(self, failure: Failure, part: Any) -> None:
         """Handle a record that failed in a stage. `send_collected` sends the record to the dead letter queue."""
-        topic, partition, offset = _identity(part)
+        topic, partition, offset = original_position(part)
         columns = _locate(_raw_columns(part), offset)
         self._count_and_log(failure, topic, partition, offset, columns)
         if self._queue is not None and columns is not None:
@@ -135,7 +135,7 @@ class SinkErrors:
 
     def describe(self, part: Any) -> str:
         """Describe the record: its topic, partition and offset."""
-        return _where(*_identity(part))
+        return _where(*original_position(part))
 
     def send_collected(self) -> None:
         """Send the records that failed before `put`, in the order of their offsets and not of their failures."""
@@ -234,16 +234,7 @@ def _raw_columns(part: Any) -> RecordColumns | None:
     return columns
 
 
-def _identity(part: Any) -> tuple[str, int, int]:
-    """Return topic, partition and offset of a stage's input, which is a `SinkBatch` or raw part with one record."""
-    if hasattr(part, "original_offsets"):
-        return part.original_topic, part.original_partition, part.original_offsets[0]
-    raw: RawPart = part if isinstance(part, RawPart) else part.raw
-    assert raw.columns.offsets is not None
-    return raw.topic, raw.partition, raw.columns.offsets[0]
-
-
-def _original_position(record: SinkRecord) -> tuple[str, int, int]:
+def _record_position(record: SinkRecord) -> tuple[str, int, int]:
     """Return topic, partition and offset from before the transforms. A record that a task created may lack these."""
     topic = record.original_topic or record.topic or ""
     partition = record.partition if record.original_partition is None else record.original_partition

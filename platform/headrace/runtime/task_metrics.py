@@ -19,6 +19,8 @@ class TaskMetrics:
     values: Mapping[str, float]
     client_id: str = ""
     lags: Sequence[PartitionLag] = ()
+    registered: Sequence[messages.RegisteredMetric] = ()
+    """The metrics that the task has registered itself."""
 
 
 class TaskMeter:
@@ -34,14 +36,15 @@ class TaskMeter:
         self._gauges: dict[str, float] = {}
         self._client_id = ""
         self._lags: Sequence[PartitionLag] = ()
+        self._registered: Sequence[messages.RegisteredMetric] = ()
         self._states = StateTimes()
         self._has_failed = False
 
     def handle(self, message: messages.CountersReported | messages.LagsReported) -> None:
         """Store the values that the task has reported."""
         match message:
-            case messages.CountersReported(_, counters, gauges):
-                self._counters, self._gauges = counters, gauges
+            case messages.CountersReported(_, counters, gauges, registered):
+                self._counters, self._gauges, self._registered = counters, gauges, registered
             case messages.LagsReported(_, client_id, lags):
                 self._client_id, self._lags = client_id, lags
 
@@ -57,6 +60,9 @@ class TaskMeter:
             "running_ratio": self._states.ratio("RUNNING", now_s),
             "pause_ratio": self._states.ratio("PAUSED", now_s),
         }
+        registered = self._registered
         if self._has_failed:
-            return TaskMetrics(self._connector, self._task, values)
-        return TaskMetrics(self._connector, self._task, values | self._gauges, self._client_id, self._lags)
+            counters = [metric for metric in registered if metric.type == "counter"]
+            return TaskMetrics(self._connector, self._task, values, registered=counters)
+        values |= self._gauges
+        return TaskMetrics(self._connector, self._task, values, self._client_id, self._lags, registered)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.api.config_def import to_text
 from headrace.api.connector import Connector
@@ -20,6 +20,7 @@ from headrace.plugins import registry
 from headrace.plugins.creation import mask_passwords
 from headrace.plugins.plugin_sections import (
     CONVERTER_KEYS,
+    PluginSection,
     converter_props,
     converter_section,
     create_converter_of,
@@ -31,6 +32,14 @@ from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
 from headrace.runtime.override_policy import check_overrides
 from headrace.runtime.spec import TaskSpec
+
+
+class StepSections(NamedTuple):
+    """The sections of the configuration that configure a transform and its predicate."""
+
+    transform: PluginSection
+    predicate: PluginSection | None
+    negate: bool
 
 
 class Plugins:
@@ -46,7 +55,9 @@ class Plugins:
         with ConfigResolver.from_worker(spec.worker) as resolver:
             self.connector_config = resolver.resolve(spec.connector_config)
             self.task_config = resolver.resolve(spec.config)
-            logs.secrets.add(resolver.resolved_values)
+            self.resolved_values = frozenset(resolver.resolved_values)
+            """The values of the variables, which are secret."""
+            logs.secrets.add(self.resolved_values)
             self.unresolved = dict.fromkeys(map(str, resolver.unresolved))
             """The keys are descriptions of the variables that could not be resolved."""
             self.ttl_ms = resolver.ttl_ms
@@ -121,19 +132,28 @@ class Plugins:
         Raises ConfigErrors, for example if the worker refuses a transform.
         """
         config = self.connector_config
-        predicates = find_sections(config, "predicates", "predicate")
         steps = []
+        for alias, sections in self.step_sections().items():
+            predicate = None if sections.predicate is None else sections.predicate.create(config)
+            transformation = sections.transform.create(config)
+            transformation.alias = alias
+            steps.append(Step(transformation, predicate, sections.negate))
+        return steps
+
+    def step_sections(self) -> dict[str, StepSections]:
+        """Return the sections of each transform and of its predicate, by the transform's alias.
+
+        Raises ConfigErrors, for example if the worker refuses a transform.
+        """
+        config = self.connector_config
+        predicates = find_sections(config, "predicates", "predicate")
+        steps = {}
         for alias, section in find_sections(config, "transforms", "transform").items():
             refused = refusal(section.plugin, self.worker)
             if refused is not None:
                 raise ConfigErrors([ConfigError(section.type_key, config[section.type_key], refused)])
             name = section.value("predicate", config)
-            if name and name not in predicates:
-                raise ConfigErrors([ConfigError(f"{section.prefix}predicate", name, "No such alias in predicates")])
-            predicate = predicates[name].create(config) if name else None
-            transformation = section.create(config)
-            transformation.alias = alias
-            steps.append(Step(transformation, predicate, section.value("negate", config)))
+            steps[alias] = StepSections(section, predicates[name] if name else None, section.value("negate", config))
         return steps
 
 

@@ -45,7 +45,12 @@ def _traceback(error: BaseException) -> str:
 
 def message_of(error: BaseException) -> str:
     """Return the message of an error with masked secrets. The middle of a long message is omitted."""
-    return _shorten(logs.secrets.mask(text_of(error)))
+    return masked_text(text_of(error))
+
+
+def masked_text(text: str) -> str:
+    """Return a message or stack trace with masked secrets. The middle of a long text is omitted."""
+    return _shorten(logs.secrets.mask(text))
 
 
 class _Frames(traceback.StackSummary):

@@ -17,6 +17,8 @@ from headrace.runtime import client_configs
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
 from headrace.runtime.error_policy import ErrorPolicy
 from headrace.runtime.listed_ends import ListedEnds
+from headrace.runtime.record_access.pipeline import ConfiguredPipeline
+from headrace.runtime.record_access.reader import KafkaRecordReader
 from headrace.runtime.record_lookup import read_records
 from headrace.runtime.self_reading_sink_errors import SelfReadingSinkErrors
 from headrace.runtime.sink_offsets import TopicPartition
@@ -212,7 +214,7 @@ class _Context(TaskContext):
     def __init__(self, worker_task: WorkerSelfReadingSinkTask) -> None:
         super().__init__(worker_task)
         self._worker_task = worker_task
-        plugins = worker_task.plugins
+        self._plugins = plugins = worker_task.plugins
         config = plugins.connector_config
         self.props: Mapping[str, str] = {**plugins.task_config, **plugins.converter_properties()}
         self.client_properties: Mapping[str, str] = dict(worker_task.consumer_properties)
@@ -234,6 +236,14 @@ class _Context(TaskContext):
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the committed offsets of the connector's group (the next offsets to consume)."""
         return self._worker_task.committed()
+
+    def record_reader(self) -> KafkaRecordReader:
+        """Return a picklable reader of the topics."""
+        return KafkaRecordReader.from_consumer_properties(self.client_properties)
+
+    def record_pipeline(self, errors_max: int, *, json_texts: bool = False) -> ConfiguredPipeline:
+        """Return the connector's converters, predicates and transforms as a picklable object."""
+        return ConfiguredPipeline.from_plugins(self._plugins, errors_max, json_texts=json_texts)
 
     def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Report that all records before these offsets are durable."""

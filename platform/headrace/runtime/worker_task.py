@@ -25,6 +25,7 @@ from headrace.runtime.channel import Channel
 from headrace.runtime.counters import Counters
 from headrace.runtime.error_policy import ErrorPolicy
 from headrace.runtime.record_lags import PartitionLag, RecordLags
+from headrace.runtime.registered_metrics import RegisteredMetrics
 from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.sink_offsets import TopicPartition
 from headrace.runtime.spec import InstanceId, TaskSpec
@@ -50,6 +51,7 @@ class TaskContext:
         self.task_count = worker_task.spec.task_count
         self.tolerates_errors = ErrorPolicy.from_config(worker_task.plugins.connector_config).tolerate
         self.props: Mapping[str, str] = dict(worker_task.plugins.task_config)
+        self.metrics = worker_task.metrics
         self._stopping = worker_task.stopping
 
     def wait(self, seconds: float) -> bool:
@@ -69,6 +71,7 @@ class WorkerTask:
         self.plugins = plugins
         self.task = task
         self.counters = Counters()
+        self.metrics = RegisteredMetrics()
         self.lags = RecordLags()
         self.stopping = threading.Event()
         self.loop = asyncio.get_running_loop()
@@ -337,7 +340,7 @@ class WorkerTask:
     def _has_ended(self) -> None:
         for task in self._background:
             task.cancel()
-        self._notify(messages.CountersReported(self._instance, self.counters.as_dict(), {}))
+        self._notify(messages.CountersReported(self._instance, self.counters.as_dict(), {}, self.metrics.current()))
         self._ended.set()
 
     def _wake_task(self) -> None:
@@ -359,7 +362,8 @@ class WorkerTask:
         reported = None
         while True:
             await asyncio.sleep(REPORT_INTERVAL_S)
-            records, values = self.counters.records, (self.counters.as_dict(), self.gauges())
+            records = self.counters.records
+            values = (self.counters.as_dict(), self.gauges(), self.metrics.current())
             if values != reported:
                 reported = values
                 self._notify(messages.CountersReported(self._instance, *values))

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.api.errors import ConnectError, RetriableError
 from headrace.runtime.error_policy import ErrorPolicy
+from headrace.runtime.registered_metrics import RegisteredMetrics
 from headrace.runtime.task_plugins import Plugins
 from headrace.stores.offset_keys import check_types
 
@@ -84,6 +85,7 @@ class VirtualContext:
         self.task_count = plugins.spec.task_count
         self.tolerates_errors = ErrorPolicy.from_config(plugins.connector_config).tolerate
         self.props = dict(plugins.task_config)
+        self.metrics = RegisteredMetrics()
         self._clock = clock
 
     def wait(self, seconds: float) -> bool:
