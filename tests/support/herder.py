@@ -85,7 +85,9 @@ class SlowWorker:
         self.events = events
         return self
 
-    async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Any) -> bool:
+    async def alter_offsets(
+        self, name: str, config: Mapping[str, str], offsets: Any, *, is_reset: bool = False
+    ) -> bool:
         await asyncio.sleep(0)
         return True
 

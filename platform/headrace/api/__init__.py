@@ -24,6 +24,7 @@ from headrace.api.config import (
 from headrace.api.config_def import ConfigValue
 from headrace.api.config_provider import ConfigData, ConfigProvider
 from headrace.api.connector import (
+    AlterOffsetsContext,
     Connector,
     ConnectorContext,
     ExactlyOnceSupport,
@@ -134,6 +135,7 @@ from headrace.data.struct import Struct
 __all__ = [
     "NO_VALUE",
     "REQUIRED",
+    "AlterOffsetsContext",
     "Batch",
     "ClusterUnavailableError",
     "Config",

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, cast
 from headrace.api.config_def import ConfigValue
 from headrace.api.errors import ConfigError
 from headrace.api.plugin import C, Plugin
+from headrace.api.record_access import RecordReader
 from headrace.api.task import OffsetReader, SelfReadingSinkTask, SinkTask, SourceTask, Task
 
 
@@ -39,6 +40,23 @@ class ConnectorContext(Protocol):
         """Fail the connector from one of its own threads."""
 
 
+class AlterOffsetsContext(Protocol):
+    """The platform's interface for `Connector.alter_offsets`."""
+
+    @property
+    def connector_name(self) -> str: ...
+    @property
+    def props(self) -> Mapping[str, str]:
+        """The connector's configuration as strings, with resolved variables."""
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether all offsets are to be removed, including those that only the external system stores."""
+
+    def record_reader(self) -> RecordReader:
+        """Return a reader of the topics, with the consumer properties of the sink connector."""
+
+
 class ExactlyOnceSupport(Enum):
     """Whether a source connector supports exactly-once delivery with a given configuration."""
 
@@ -57,6 +75,8 @@ class Connector(Plugin[C]):
     Set it only if the tasks of that Java class accept the configurations that `task_configs` returns.
     """
     context: ConnectorContext
+    offsets_context: AlterOffsetsContext
+    """Set before `alter_offsets` is called, on an instance that was not started."""
 
     def start(self, config: C) -> None:
         """Start the connector; `config` is also `self.config`. Raises ConnectError if the connector cannot start."""
@@ -114,12 +134,14 @@ class Connector(Plugin[C]):
         """
         return ""
 
-    def alter_offsets(self, config: C, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+    def alter_offsets(self, config: C, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool | str:
         """Validate offsets that a user wants to set. Raises ConnectError to reject them.
 
         Return True if only the platform manages the offsets, or if this method has also changed the offsets in the
-        external system. Otherwise, return False. For sources, keys are source partitions as tuples of sorted items. For
-        sinks, keys are (topic, partition) and values contain ``kafka_offset``. The value None resets the offset.
+        external system. In these cases, a text instead of True is appended to the message of the REST response.
+        Otherwise, return False. For sources, keys are source partitions as tuples of sorted items. For sinks, keys are
+        (topic, partition) and values contain ``kafka_offset``. The value None resets the offset. If
+        `offsets_context.is_reset` is true, `offsets` contains the partitions with offsets that the platform stores.
         """
         return False
 

@@ -332,7 +332,7 @@ class BaseHerder:
             return await self._group_offsets.read(name, state.config)
         return [*await self._offsets.read_all(name)]
 
-    async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool:
+    async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool | str:
         """Set offsets of a stopped connector. Return the result of its `alter_offsets`. Raises HerderError."""
         await self._prepare_change_of_offsets(name)
         async with self._lock(name):
@@ -354,7 +354,7 @@ class BaseHerder:
         except RecordTooLargeError as error:
             raise BadRequestError(f"An offset is too large for the offsets topic: {error}") from error
 
-    async def reset_offsets(self, name: str) -> bool:
+    async def reset_offsets(self, name: str) -> bool | str:
         """Remove all offsets of a stopped connector. Return the result of its `alter_offsets`. Raises HerderError."""
         await self._prepare_change_of_offsets(name)
         async with self._lock(name):
@@ -363,7 +363,7 @@ class BaseHerder:
             with stage(f"modifying offsets for connector {name}"):
                 found = await (self._group_offsets.read(name, config) if is_sink else self._offsets.read_all(name))
                 offsets: OffsetPairs = [(partition, None) for partition, _ in found]
-                result = await self._plugins.alter_offsets(name, config, offsets)
+                result = await self._plugins.alter_offsets(name, config, offsets, is_reset=True)
                 await self._check_change_of_offsets(name)
                 if is_sink:
                     await self._group_offsets.reset(name, config)

@@ -186,10 +186,10 @@ class Herder(Protocol):
     async def offsets(self, name: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return the committed offsets of a connector (KIP-875). Raises NotFoundError, HerderError."""
 
-    async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool:
+    async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool | str:
         """Set offsets of a stopped connector. Return the result of its `alter_offsets`. Raises HerderError."""
 
-    async def reset_offsets(self, name: str) -> bool:
+    async def reset_offsets(self, name: str) -> bool | str:
         """Remove all offsets of a stopped connector. Return the result of its `alter_offsets`. Raises HerderError."""
 
     async def cluster_id(self) -> str | None:

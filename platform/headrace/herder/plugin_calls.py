@@ -92,9 +92,11 @@ class PluginCalls:
         except BadRequestError as error:
             raise NotFoundError(str(error)) from None
 
-    async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[OffsetPair]) -> bool:
+    async def alter_offsets(
+        self, name: str, config: Mapping[str, str], offsets: Sequence[OffsetPair], *, is_reset: bool = False
+    ) -> bool | str:
         """Let a stopped connector check new offsets. Return the result of its `alter_offsets`. Raises HerderError."""
-        return await _translated(self._worker.alter_offsets(name, config, offsets))
+        return await _translated(self._worker.alter_offsets(name, config, offsets, is_reset=is_reset))
 
 
 def _all_warnings(result: Mapping[str, Any]) -> list[str]:

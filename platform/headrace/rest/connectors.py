@@ -274,7 +274,8 @@ def _offset_pairs(body: Any) -> list[tuple[dict[str, Any] | None, dict[str, Any]
     return pairs
 
 
-def _offsets_response(operation: str, connector_altered: bool) -> Response:
-    if connector_altered:
-        return JSONResponse({"message": f"The offsets for this connector have been {operation} successfully"})
-    return JSONResponse({"message": _EXTERNAL_OFFSETS_MESSAGE.format(operation, operation)})
+def _offsets_response(operation: str, connector_altered: bool | str) -> Response:
+    if not connector_altered:
+        return JSONResponse({"message": _EXTERNAL_OFFSETS_MESSAGE.format(operation, operation)})
+    message = f"The offsets for this connector have been {operation} successfully"
+    return JSONResponse({"message": message if connector_altered is True else f"{message}. {connector_altered}"})

@@ -34,6 +34,7 @@ _JAVA_NAMES: dict[type[BaseException], str] = {
     ConfigError: "org.apache.kafka.common.config.ConfigException",
 }
 """The classes of Kafka Connect's errors. Tools that read a dead letter queue compare the class with these names."""
+_PYTHON_NAMES = {java_name: kind.__name__ for kind, java_name in reversed(_JAVA_NAMES.items())}
 
 
 class Stage(StrEnum):
@@ -114,7 +115,8 @@ class DescribedFailure(Failure):
     @property
     def typed_message(self) -> str:
         """The error's class and message."""
-        return f"{self._record.error_class.rpartition('.')[2]}: {self.message}"
+        name = self._record.error_class
+        return f"{_PYTHON_NAMES.get(name) or name.rpartition('.')[2]}: {self.message}"
 
     @property
     def error_class(self) -> str:

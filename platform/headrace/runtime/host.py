@@ -129,8 +129,8 @@ async def _call_plugin(message: messages.WorkerMessage) -> Any:
             return await worker_connector.connector_type(config, worker)
         case messages.ConnectorVersionRequest(config, worker):
             return await worker_connector.connector_version(config, worker)
-        case messages.AlterOffsets(spec, offsets):
-            return await worker_connector.alter_offsets(spec, offsets)
+        case messages.AlterOffsets(spec, offsets, is_reset):
+            return await worker_connector.alter_offsets(spec, offsets, is_reset)
         case messages.ListPlugins(worker, connectors_only):
             return await worker_connector.list_plugins(worker, connectors_only)
         case messages.DescribePlugin(worker, plugin):

@@ -118,11 +118,15 @@ class ConnectorVersionRequest(Request[str], frozen=True):
     worker: dict[str, str]
 
 
-class AlterOffsets(Request[bool], frozen=True):
-    """Let a connector check altered offsets. The response is the result of its `alter_offsets`."""
+class AlterOffsets(Request[bool | str], frozen=True):
+    """Let a connector check altered offsets. The response is the result of its `alter_offsets`.
+
+    `is_reset` means that all offsets are to be removed.
+    """
 
     spec: ConnectorSpec
     offsets: Sequence[OffsetPair]
+    is_reset: bool = False
 
 
 class ListPlugins(Request[list[dict[str, str]]], frozen=True):

@@ -310,10 +310,12 @@ class Worker:
         if await self._processes.share(modules):
             self._validators.close()
 
-    async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[messages.OffsetPair]) -> bool:
+    async def alter_offsets(
+        self, name: str, config: Mapping[str, str], offsets: Sequence[messages.OffsetPair], *, is_reset: bool = False
+    ) -> bool | str:
         """Let a connector check altered offsets. Raises RemoteError, CallTimeout."""
         spec = ConnectorSpec(name=name, config=dict(config), worker=self.config.properties)
-        return await self._validators.request(messages.AlterOffsets(spec, offsets))
+        return await self._validators.request(messages.AlterOffsets(spec, offsets, is_reset))
 
     async def list_plugins(self, *, connectors_only: bool) -> list[dict[str, str]]:
         """List the plug-ins in the REST API's format. Raises RemoteError, CallTimeout."""

@@ -22,8 +22,9 @@ from headrace.plugins import missing_modules, registry
 from headrace.plugins.connector_config import framework_value
 from headrace.plugins.creation import mask_passwords
 from headrace.plugins.variables import ConfigResolver, UnresolvedVariable, VariableRestorer
-from headrace.runtime import messages
+from headrace.runtime import client_configs, messages
 from headrace.runtime.channel import Channel, ChannelClosed, RemoteError, message_of
+from headrace.runtime.record_access.reader import KafkaRecordReader
 from headrace.runtime.spec import ConnectorSpec, InstanceId
 from headrace.runtime.task_plugins import task_class_name, use_plugin_path
 from headrace.runtime.traces import trace_of
@@ -269,12 +270,28 @@ async def connector_version(config: dict[str, str], worker: dict[str, str]) -> s
     return await _in_thread(find)
 
 
-async def alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) -> bool:
+class _OffsetsContext:
+    """The platform's interface for `Connector.alter_offsets`."""
+
+    def __init__(self, spec: ConnectorSpec, props: Mapping[str, str], is_reset: bool) -> None:
+        self._worker = spec.worker
+        self.connector_name = spec.name
+        self.props = props
+        self.is_reset = is_reset
+
+    def record_reader(self) -> KafkaRecordReader:
+        """Return a reader of the topics."""
+        config = {**self.props, "name": self.connector_name}
+        properties = client_configs.consumer_properties(self._worker, config, f"{self.connector_name}-offsets")
+        return KafkaRecordReader.from_consumer_properties(properties)
+
+
+async def alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair], is_reset: bool) -> bool | str:
     """Let a connector that is not running check altered offsets. Raises every exception of the plug-in."""
-    return await _in_thread(_alter_offsets, spec, offsets)
+    return await _in_thread(_alter_offsets, spec, offsets, is_reset)
 
 
-def _alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) -> bool:
+def _alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair], is_reset: bool) -> bool | str:
     values = resolved(spec.config, spec.worker)
     connector: Connector = registry.find("connector", values["connector.class"])()
     config = connector.config_model.parse(values)
@@ -282,7 +299,9 @@ def _alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) 
         keyed = dict(_keyed(isinstance(connector, SourceConnector), offsets))
     except (TypeError, ValueError) as error:
         raise ConnectError(f"The request has a partition that is not a JSON object: {error}") from None
-    return bool(connector.alter_offsets(config, keyed))
+    connector.offsets_context = _OffsetsContext(spec, values, is_reset)
+    result = connector.alter_offsets(config, keyed)
+    return result if isinstance(result, str) else bool(result)
 
 
 def _keyed(source: bool, offsets: Sequence[messages.OffsetPair]) -> Iterator[tuple[Any, Any]]:

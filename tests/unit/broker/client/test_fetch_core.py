@@ -270,3 +270,19 @@ def test_consumer_waits_only_a_limited_time_for_a_newer_leader_epoch() -> None:
     core.seek(P0, 52, leader_epoch=6)
     assert plan(core, now_ms=0) == {} == plan(core, now_ms=29_000)
     assert plan(core, now_ms=30_000)[1][0].fetch_offset == 52
+
+
+def test_partition_is_not_fetched_from_its_end_offset_on() -> None:
+    core = make_core()
+    core.set_end(P0, 5)
+    (requested,) = plan(core)[1]
+    receive(core, requested, batch_at(0, 3))
+    core.next_chunk()
+    (requested,) = plan(core)[1]
+    receive(core, requested, batch_at(3, 3))
+    chunk = core.next_chunk()
+    assert chunk is not None
+    assert chunk.next_offset == 6  # the last batch contains the end offset
+    assert plan(core) == {}
+    core.set_end(P0, None)
+    assert plan(core)[1][0].fetch_offset == 6

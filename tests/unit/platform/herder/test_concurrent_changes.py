@@ -86,7 +86,7 @@ async def test_offsets_are_not_changed_if_another_leader_resumes_the_connector_d
     await herder.put("c", CONFIG, target=TargetState.STOPPED)
     await herder.alter_offsets("c", [({"p": 1}, {"o": 1})])
 
-    async def resume_meanwhile(*_arguments: Any) -> bool:
+    async def resume_meanwhile(*_arguments: Any, **_options: Any) -> bool:
         await herder._configs.append(PutTargetState("c", TargetState.STARTED))
         return True
 

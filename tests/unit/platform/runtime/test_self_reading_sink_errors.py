@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from headrace.api.errors import ConnectError, DataError
+from headrace.api.record_access import FailedRecord
 from headrace.api.task import ErrantRecord
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
 from headrace.runtime.error_counters import ErrorCounters
@@ -25,6 +27,17 @@ from support.errors import error_policy
 
 DELETED = 3
 RECORDS = [ErrantRecord("t", 1, offset, DataError(f"bad {offset}"), "VALUE_CONVERTER") for offset in (2, DELETED, 9)]
+
+DESCRIBED = FailedRecord(
+    "t",
+    1,
+    9,
+    "TRANSFORMATION",
+    "org.example.Cast",
+    "org.apache.kafka.connect.errors.DataException",
+    "transform c: bad",
+    "the stack trace",
+)
 
 
 class Producer:
@@ -104,3 +117,52 @@ def test_error_report_raises_an_exception_if_the_write_to_the_dead_letter_queue_
     errors, _ = make(error_policy(tolerate=True), Producer(ValueError("too large")))
     with pytest.raises(ConnectError, match="Could not write 3 failed records to the dead letter queue dlq: too large"):
         errors.report(RECORDS)
+
+
+def test_failure_that_another_process_has_described_has_the_headers_and_log_line_of_the_original_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer = Producer()
+    errors, _ = make(error_policy(tolerate=True, log=True), producer)
+    with caplog.at_level(logging.ERROR):
+        errors.report([DESCRIBED])
+    headers = dict((producer.sent[0].headers or [[]])[0])
+    assert {name.removeprefix("__connect.errors."): text for name, text in headers.items()} == {
+        "topic": b"t",
+        "partition": b"1",
+        "offset": b"9",
+        "connector.name": b"c",
+        "task.id": b"0",
+        "stage": b"TRANSFORMATION",
+        "class.name": b"org.example.Cast",
+        "exception.class.name": b"org.apache.kafka.connect.errors.DataException",
+        "exception.message": b"transform c: bad",
+        "exception.stacktrace": b"the stack trace",
+    }
+    assert "stage 'TRANSFORMATION' with class 'org.example.Cast', where topic t, partition 1, offset 9: " in caplog.text
+    assert caplog.text.endswith("transform c: bad\nthe stack trace\n")
+
+
+def test_untolerated_failure_that_another_process_has_described_names_the_record_and_the_reason() -> None:
+    errors, _ = make(error_policy(), None)
+    expected = (
+        "topic t, partition 1, offset 9, stage TRANSFORMATION, class org.example.Cast: DataError: transform c: bad"
+    )
+    with pytest.raises(ToleranceExceeded, match=expected):
+        errors.report([DESCRIBED])
+
+
+def test_any_number_of_records_can_be_reported_while_few_of_them_are_in_memory() -> None:
+    producer, taken, waiting = Producer(), 0, []
+
+    def records() -> Iterator[FailedRecord]:
+        nonlocal taken
+        for offset in range(10, 30_010):
+            waiting.append(taken - len(producer.sent))
+            taken += 1
+            yield replace(DESCRIBED, offset=offset)
+
+    errors, counters = make(error_policy(tolerate=True), producer)
+    errors.report(records())
+    assert (len(producer.sent), counters.errors) == (30_000, 30_000)
+    assert max(waiting) <= 5_000
