@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headrace.testing.plugins import Converted as Converted
     from headrace.testing.plugins import apply as apply
     from headrace.testing.plugins import convert as convert
+    from headrace.testing.self_reading_sink import SelfReadingSinkContext as SelfReadingSinkContext
+    from headrace.testing.self_reading_sink import SelfReadingSinkRun as SelfReadingSinkRun
     from headrace.testing.sink_run import LostPartitions as LostPartitions
     from headrace.testing.sink_run import LostPut as LostPut
     from headrace.testing.sink_run import Pause as Pause
@@ -36,6 +38,8 @@ _MODULES = {
     "Converted": "plugins",
     "apply": "plugins",
     "convert": "plugins",
+    "SelfReadingSinkContext": "self_reading_sink",
+    "SelfReadingSinkRun": "self_reading_sink",
     "LostPartitions": "sink_run",
     "LostPut": "sink_run",
     "Pause": "sink_run",
