@@ -133,6 +133,13 @@ def test_sink_loads_transformed_records_dead_letters_bad_ones_and_shows_its_metr
     assert "# TYPE kafka_connect_plugins_rows_total counter\n" in page
     assert "# HELP kafka_connect_plugins_freshness Age of the newest row\\nin seconds\n" in page
     assert 'kafka_connect_plugins_freshness{connector="lines",task="0"} 7.0' in page
+    path = "/connectors/lines/tasks/0/status"
+    wait_for_metric(connect_worker, 'kafka_connect_sink_task_sink_record_lag_max{connector="lines",task="0"} 0.0')
+    status = connect_worker.request("GET", f"{path}?metrics=true")
+    found = status.pop("metrics")
+    assert (found["rows-total"], found["freshness"], found["sink-record-lag-max"]) == (2, 7, 0)
+    assert found["total-record-errors"] == 2
+    assert connect_worker.request("GET", path) == status
 
 
 def test_connector_reads_topics_while_its_offsets_are_changed_and_its_text_is_in_the_response(

@@ -36,6 +36,7 @@ from headrace.herder.instances import Instances
 from headrace.herder.plugin_calls import PluginCalls, ValidConfig
 from headrace.herder.restart_plan import RestartPlan, plan_restart
 from headrace.herder.stages import stage
+from headrace.runtime.task_metrics import TaskMetrics
 from headrace.runtime.traces import exception_line
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.config_store import (
@@ -145,6 +146,12 @@ class BaseHerder:
         if name not in self._snapshot.connectors or status is None:
             raise NotFoundError(f"No status found for task {name}-{task}")
         return status
+
+    async def task_metrics(self, name: str, task: int) -> TaskMetrics | None:
+        """Return the measurements of a task of this worker, or None if it does not run. Raises NotFoundError."""
+        self.task_status(name, task)
+        found = self._instances.worker.task_metrics()
+        return next((each for each in found if (each.connector, each.task) == (name, task)), None)
 
     def task_configs(self, name: str) -> Sequence[Mapping[str, str]]:
         """Return the configurations of a connector's tasks. Raises NotFoundError."""

@@ -36,6 +36,7 @@ from headrace.herder.task_configs_submission import TaskConfigsSubmission
 from headrace.herder.worker_group import WorkerGroup
 from headrace.runtime import client_configs
 from headrace.runtime.spec import InstanceId
+from headrace.runtime.task_metrics import TaskMetrics
 from headrace.runtime.worker import Events, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores import internal_topics
@@ -363,6 +364,13 @@ class DistributedHerder(BaseHerder):
         if number < len(self._state(name, "Unknown connector: {}").task_configs):
             await self._find_owner(name, number)
         await super().restart_task(name, number)
+
+    async def task_metrics(self, name: str, task: int) -> TaskMetrics | None:
+        """Return the measurements of a task, or None if it does not run. Raises NotFoundError, ForwardError."""
+        self.task_status(name, task)
+        if task < len(self._state(name).task_configs):
+            await self._find_owner(name, task)
+        return await super().task_metrics(name, task)
 
     async def _find_owner(self, name: str, task: int | None) -> None:
         """Check that this worker runs the connector (task None) or task. Raises NotFoundError, ForwardError."""

@@ -147,6 +147,9 @@ class Herder(Protocol):
     def task_status(self, name: str, task: int) -> Status:
         """Return the status of a task. Raises NotFoundError."""
 
+    async def task_metrics(self, name: str, task: int) -> TaskMetrics | None:
+        """Return the measurements of a task, or None if it does not run. Raises NotFoundError, ForwardError."""
+
     def task_configs(self, name: str) -> Sequence[Mapping[str, str]]:
         """Return the configurations of a connector's tasks. Raises NotFoundError."""
 

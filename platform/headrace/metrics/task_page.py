@@ -147,6 +147,17 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 _ONLY_TYPE = {"source_task": "source", "sink_task": "sink"}
 
 
+def named_values(task: TaskMetrics, connector_type: str) -> dict[str, float]:
+    """Return the values of a task by the names of their attributes in Kafka, and those that the task has registered."""
+    names = {
+        attribute.name.replace("_", "-"): attribute.value
+        for attribute in _ATTRIBUTES
+        if _ONLY_TYPE.get(attribute.group) in (None, connector_type)
+    }
+    found = {name: task.values[value] for name, value in names.items() if value in task.values}
+    return found | {metric.name: metric.value for metric in task.registered}
+
+
 def render(tasks: Sequence[TaskMetrics], types: Mapping[str, str]) -> bytes:
     """Return the metrics of the tasks. `types` maps the name of each connector to its type, source or sink."""
     lines: list[str] = []

@@ -156,9 +156,13 @@ class ConnectorEndpoints:
         return JSONResponse({f"{name}-{number}": dict(config) for number, config in enumerate(configs)})
 
     async def task_status(self, request: Request) -> Response:
-        """Return the state of one task."""
-        number = request.path_params["task"]
-        return JSONResponse(shapes.task_status(number, self._herder.task_status(_connector_name(request), number)))
+        """Return the state of one task, with its metrics if the query contains `metrics=true`."""
+        name, number = _connector_name(request), request.path_params["task"]
+        status = shapes.task_status(number, self._herder.task_status(name, number))
+        if request.query_params.get("metrics", "").lower() == "true":
+            metrics = await self._herder.task_metrics(name, number)
+            status["metrics"] = {} if metrics is None else shapes.task_metrics(metrics, self._herder.status(name).type)
+        return JSONResponse(status)
 
     async def restart_task(self, request: Request) -> Response:
         """Restart one task."""

@@ -161,7 +161,20 @@ SCHEMAS: dict[str, JsonSchema] = {
             },
         ]
     },
-    "TaskState": _object({"id": _INTEGER, **_INSTANCE}, "trace", "version"),
+    "TaskState": _object(
+        {
+            "id": _INTEGER,
+            **_INSTANCE,
+            "metrics": {
+                "type": "object",
+                "additionalProperties": _nullable({"type": "number"}),
+                "description": "The task's metrics by their names in Kafka, if they are requested.",
+            },
+        },
+        "trace",
+        "version",
+        "metrics",
+    ),
     "ConnectorStateInfo": _object(
         {
             "name": _STRING,
@@ -210,6 +223,10 @@ QUERY_PARAMETERS: dict[str, JsonSchema] = {
     "onlyFailed": {
         "schema": {**_BOOLEAN, "default": False},
         "description": "Whether to restart only failed connectors and tasks.",
+    },
+    "metrics": {
+        "schema": {**_BOOLEAN, "default": False},
+        "description": "Whether to return the task's metrics. The worker of the task is asked for them.",
     },
     "scope": {
         "schema": {**_STRING, "enum": ["worker", "cluster"], "default": "worker"},

@@ -158,9 +158,11 @@ _TABLE = (
     _get(
         "getTaskStatus",
         "/connectors/{connector}/tasks/{task:int}/status",
-        "Get the state of a task",
+        "Get the state of a task, optionally with its metrics",
         "TaskState",
         404,
+        409,
+        query=("metrics",),
     ),
     Operation(
         "restartTask",

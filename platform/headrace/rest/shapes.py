@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.herder.herder import ConnectorInfo, ConnectorStatus
+from headrace.metrics import task_page
+from headrace.runtime.task_metrics import TaskMetrics
 from headrace.stores.status_store import State, Status
 
 
@@ -28,6 +31,12 @@ def connector_status(status: ConnectorStatus) -> dict[str, Any]:
 def task_status(number: int, status: Status) -> dict[str, Any]:
     """Return the response of `GET /connectors/C/tasks/N/status`."""
     return {"id": number, **_instance_status(status)}
+
+
+def task_metrics(task: TaskMetrics, connector_type: str) -> dict[str, float | None]:
+    """Return the metrics of a task by their names in Kafka. Numbers that JSON does not have are null."""
+    values = task_page.named_values(task, connector_type)
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def _instance_status(status: Status) -> dict[str, Any]:
