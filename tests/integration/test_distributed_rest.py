@@ -377,6 +377,21 @@ def test_restart_of_an_unknown_connector_or_task_returns_404(workers: list[Distr
         assert failure(worker, "GET", "/connectors/c/tasks/0/status") == (404, "No status found for task c-0")
 
 
+def test_every_worker_returns_the_metrics_of_a_task_that_any_worker_runs(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
+    for name in ("a", "b", "c"):  # the tasks are distributed to both workers
+        workers[0].create(name, sink(tmp_path))
+        wait_until_running(workers[0], name)
+    assert len({owners(workers[0], name)[0][1] for name in ("a", "b", "c")}) == 2
+    for name in ("a", "b", "c"):
+        path = f"/connectors/{name}/tasks/0/status"
+        for worker in workers:
+            found = worker.request("GET", f"{path}?metrics=true")
+            assert found.pop("metrics")["running-ratio"] > 0
+            assert found == worker.request("GET", path)
+
+
 RESTARTS = {  # the states in the response, and the instances that are started again, for a failed task c-1
     "?includeTasks=true": (["RESTARTING", "RESTARTING", "RESTARTING"], ["c", "c-0", "c-1"]),
     "?onlyFailed=true": (["RUNNING", "RUNNING", "FAILED"], []),
