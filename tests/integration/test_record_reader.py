@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,11 +128,23 @@ def test_topic_that_was_created_again_is_reported(kafka_broker: KafkaBroker, rea
     kafka_broker.produce("t", ["new"])
     new = reader.describe_topics(["t"], None)["t"].id
     assert old != new
-    with pytest.raises(
-        RangeReadError, match=f"topic t was deleted and created again .its id was {old}, now it is {new}"
-    ):
+    text = f"topic t was deleted and created again (its id was {old}, now it is {new})"
+    with pytest.raises(RangeReadError, match=re.escape(text)):
         list(reader.read("t", 0, 0, 1, old))
     assert values_of(reader.read("t", 0, 0, 1, new)) == [b"new"]
+
+
+def test_reader_that_has_read_a_topic_reads_the_topic_that_replaced_it(
+    kafka_broker: KafkaBroker, reader: OpenKafkaReader
+) -> None:
+    kafka_broker.create_topic("t")
+    kafka_broker.produce("t", ["old"])
+    assert values_of(reader.read("t", 0, 0, 1)) == [b"old"]
+    for value, uses_id in (("new", True), ("newer", False)):
+        create_again(kafka_broker)
+        kafka_broker.produce("t", [value])
+        topic_id = reader.describe_topics(["t"], None)["t"].id if uses_id else None
+        assert values_of(reader.read("t", 0, 0, 1, topic_id)) == [value.encode()]
 
 
 def test_topic_that_is_created_again_while_it_is_read_is_reported(

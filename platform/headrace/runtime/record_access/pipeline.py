@@ -167,7 +167,10 @@ class OpenPipeline:
             return PipelineResult(())
         failures = self._failures = _Failures(self._errors_max)
         raw = RawPart(records.topic, records.partition, records.raw)
-        batches = [result for batch in self._from_bytes.convert(raw) for result in self._chain.apply(batch)]
+        try:
+            batches = [result for batch in self._from_bytes.convert(raw) for result in self._chain.apply(batch)]
+        finally:
+            self._failures = _Failures(0)  # the tracebacks of errors reference the records
         return PipelineResult(batches, failures.records(), failures.count, failures.first_offset)
 
     def close(self) -> None:

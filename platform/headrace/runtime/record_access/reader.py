@@ -217,7 +217,9 @@ class OpenKafkaReader:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         if not partitions:
             return {}, {}
-        cluster = (await self._open_client()).cluster
+        client = await self._open_client()
+        await client.track({topic for topic, _ in partitions})
+        cluster = client.cluster
         starts, ends = await asyncio.gather(
             offset_api.list_offsets(cluster, dict.fromkeys(partitions, offset_api.EARLIEST)),
             offset_api.list_offsets(
@@ -283,13 +285,30 @@ class _Client:
 
     async def begin(self, topic: str, partition: int, start: int, end: int, topic_id: str | None) -> None:
         """Start to fetch a range."""
-        view = await self.cluster.topic(topic)
-        self._topic_id = topic_id or _topic_id(view.topic_id)
+        self._topic_id = topic_id or await self._current_id(topic)
+        if topic_id is not None and await self._known_id(topic) not in (None, topic_id):
+            await self.cluster.wait_for_refresh()
+            self._check_topic(topic)
         consumer = self._consumer
         consumer.assign([])
         consumer.assign([(topic, partition)])
         consumer.set_end((topic, partition), end)
         consumer.seek((topic, partition), start)
+
+    async def _known_id(self, topic: str) -> str | None:
+        return _topic_id((await self.cluster.topic(topic)).topic_id)
+
+    async def _current_id(self, topic: str) -> str | None:
+        """Return the topic's id from metadata that are newer than the call."""
+        if topic in self.cluster.view.topics:
+            await self.cluster.wait_for_refresh()
+        return await self._known_id(topic)
+
+    async def track(self, topics: set[str]) -> None:
+        """Request the metadata of all these topics at once."""
+        if not topics <= self.cluster.view.topics.keys():
+            self.cluster.track(topics)
+            await self.cluster.wait_for_refresh()
 
     async def next_chunks(self, position: _RangePosition) -> list[FetchedChunk]:
         """Wait for the next records of the current range. Raises RangeReadError, ClusterUnavailableError."""
