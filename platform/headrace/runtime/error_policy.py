@@ -73,7 +73,12 @@ class Failure:
     @property
     def typed_message(self) -> str:
         """The error's class and message, after the transform's alias."""
-        return f"{self._prefix}{type(self.error).__name__}: {traces.message_of(self.error)}"
+        return f"{self._prefix}{self.error_name}: {traces.message_of(self.error)}"
+
+    @property
+    def error_name(self) -> str:
+        """The name of the error's Python class, without its module."""
+        return type(self.error).__name__
 
     @property
     def error_class(self) -> str:
@@ -96,37 +101,42 @@ class Failure:
         return f"transform {self.transform}: " if self.transform else ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedFailure(Failure):
     """An error of one record that occurred in another process, which described it in a `FailedRecord`."""
 
-    __slots__ = ("_record",)
+    record: FailedRecord
 
-    def __init__(self, record: FailedRecord) -> None:
-        super().__init__(Stage(record.stage), record.class_name, ConnectError(record.reason), 1)
-        object.__setattr__(self, "_record", record)
-
-    _record: FailedRecord
+    @classmethod
+    def of(cls, record: FailedRecord) -> DescribedFailure:
+        """Return the failure of a record."""
+        return cls(Stage(record.stage), record.class_name, ConnectError(record.reason), 1, record=record)
 
     @property
     def message(self) -> str:
         """The error's message."""
-        return traces.masked_text(self._record.reason)
+        return traces.masked_text(self.record.reason)
 
     @property
     def typed_message(self) -> str:
         """The error's class and message."""
-        name = self._record.error_class
-        return f"{_PYTHON_NAMES.get(name) or name.rpartition('.')[2]}: {self.message}"
+        return f"{self.error_name}: {self.message}"
+
+    @property
+    def error_name(self) -> str:
+        """The name of the error's Python class, without its module."""
+        name = self.record.error_class
+        return _PYTHON_NAMES.get(name) or name.rpartition(".")[2]
 
     @property
     def error_class(self) -> str:
         """The name of the error's class."""
-        return self._record.error_class
+        return self.record.error_class
 
     @property
     def trace(self) -> str:
         """The stack trace, or the class and the message if the record has none."""
-        return traces.masked_text(self._record.trace or f"{self._record.error_class}: {self._record.reason}")
+        return traces.masked_text(self.record.trace or f"{self.record.error_class}: {self.record.reason}")
 
     @property
     def traceback(self) -> str:
@@ -218,7 +228,7 @@ class ErrorLog:
             record,
             failure.stage.value,
             failure.class_name,
-            failure.error_class,  # the error's message may contain the record
+            failure.error_name,  # the error's message may contain the record
             failure.attempts,
         )
         if not self._policy.log:

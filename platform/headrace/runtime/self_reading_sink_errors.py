@@ -89,7 +89,7 @@ class SelfReadingSinkErrors:
 
     def _failure(self, record: ErrantRecord | FailedRecord) -> Failure:
         if isinstance(record, FailedRecord):
-            return DescribedFailure(record)
+            return DescribedFailure.of(record)
         return Failure(Stage(record.stage), self._class_name, record.error, 1)
 
     async def _report_originals(self, failures: dict[Position, Failure]) -> None:

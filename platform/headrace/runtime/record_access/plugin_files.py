@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _INSTALLED_EVERYWHERE = frozenset(
     {"__main__", "headrace", "headrace_broker", "headrace_connectors", "headrace_transforms", *sys.stdlib_module_names}
 )
+_LARGE_BYTES = 16 << 20
 _FILES_FOLDER = "__headrace_files__"
 _TIME = (1980, 1, 1, 0, 0, 0)
 _unpacked: dict[str, Path] = {}
@@ -66,6 +67,13 @@ class PluginFiles:
         if not files:
             return cls()
         archive = _zip(files)
+        if len(archive) > _LARGE_BYTES:
+            log.warning(
+                "Plug-ins: modules %s are not installed. Their files, %d MB, are sent to each process that uses "
+                "them; install the plug-ins on all machines instead",
+                ", ".join(modules),
+                len(archive) >> 20,
+            )
         return cls(tuple(modules), named, hashlib.sha256(archive).hexdigest(), archive)
 
     def activate(self) -> None:
@@ -126,8 +134,9 @@ def _root_of(name: str) -> str | None:
     files = _sources_of(name)
     if not files:
         return None
-    root = str(files[0].parent)
-    return None if root in _installation_directories() else root
+    root = files[0].parent
+    is_installed = root.name in ("site-packages", "dist-packages") or str(root) in _installation_directories()
+    return None if is_installed else str(root)
 
 
 def _sources_of(name: str) -> list[Path]:
