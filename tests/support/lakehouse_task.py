@@ -24,10 +24,16 @@ class Context(SelfReadingSinkContext):
     """A task context that prints the reported offsets."""
 
     def __init__(
-        self, address: str, topics: Sequence[str], props: Mapping[str, str], topics_regex: str | None = None
+        self,
+        address: str,
+        topics: Sequence[str],
+        props: Mapping[str, str],
+        topics_regex: str | None = None,
+        committed: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         given = {"name": "sink", "value.converter": JSON_CONVERTER, **props}
-        super().__init__(LakehouseSinkTask, given, address, worker={"key.converter": "StringConverter"})
+        worker = {"key.converter": "StringConverter"}
+        super().__init__(LakehouseSinkTask, given, address, committed=committed, worker=worker)
         self.topics = tuple(topics)
         self.topics_regex = topics_regex
 
