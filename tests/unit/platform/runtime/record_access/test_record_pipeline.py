@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.api.errors import ConfigErrors
+from headrace.api.errors import ConfigErrors, RetriableError
 from headrace.api.record_access import PipelineResult
 from headrace.api.transform import Transformation
 from headrace.data.json_texts import JsonTexts
@@ -129,6 +129,26 @@ def test_failed_records_are_returned_in_the_order_of_their_offsets_whatever_erro
     assert pickle.loads(pickle.dumps(result.errors)) == result.errors
     none = apply(config, records_of(values), errors_max=0)
     assert (none.errors, none.error_count, none.first_error_offset) == ((), 4, 0)
+
+
+class Flaky(Transformation):
+    """Raises a retriable error the first time that it receives a record."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def apply(self, record: Any) -> Any:
+        if record.offset in self._seen:
+            return record
+        self._seen.add(record.offset)
+        raise RetriableError("again")
+
+
+def test_retriable_errors_are_retried_as_configured() -> None:
+    config = {**PLAIN_JSON, "transforms": "f", "transforms.f.type": f"{__name__}:Flaky"}
+    assert apply(config, records_of([1, 2])).error_count == 2
+    result = apply({**config, "errors.retry.timeout": "60000", "errors.retry.delay.max.ms": "1"}, records_of([1, 2]))
+    assert (result.error_count, [batch.values for batch in result.batches]) == (0, [[1, 2]])
 
 
 def test_pipeline_counts_the_failed_records_of_each_call() -> None:
