@@ -119,7 +119,10 @@ class DescribedFailure(Failure):
 
     @property
     def typed_message(self) -> str:
-        """The error's class and message."""
+        """The error's class and message, after the transform's alias."""
+        prefix, separator, rest = self.message.partition(": ")
+        if self.stage is Stage.TRANSFORMATION and prefix.startswith("transform "):
+            return f"{prefix}{separator}{self.error_name}: {rest}"
         return f"{self.error_name}: {self.message}"
 
     @property

@@ -146,7 +146,7 @@ def test_failure_that_another_process_has_described_has_the_headers_and_log_line
 def test_untolerated_failure_that_another_process_has_described_names_the_record_and_the_reason() -> None:
     errors, _ = make(error_policy(), None)
     expected = (
-        "topic t, partition 1, offset 9, stage TRANSFORMATION, class org.example.Cast: DataError: transform c: bad"
+        "topic t, partition 1, offset 9, stage TRANSFORMATION, class org.example.Cast: transform c: DataError: bad"
     )
     with pytest.raises(ToleranceExceeded, match=expected):
         errors.report([DESCRIBED])
