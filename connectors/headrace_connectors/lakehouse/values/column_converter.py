@@ -1,0 +1,110 @@
+"""Converts the values of one column to an Arrow array: all at once if they are regular, otherwise one by one.
+
+A vectorised function converts values that are proven to be regular, and raises an exception for all others. Then the
+exact function converts each value, and finds those that do not fit. This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace_connectors.lakehouse.column_types import ColumnType
+from headrace_connectors.lakehouse.values.arrow_types import TIMESTAMP, arrow_type, string_array
+from headrace_connectors.lakehouse.values.mismatch import MismatchError
+
+Vectorised = Callable[[Sequence[Any]], pa.Array]
+_IRREGULAR = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+
+
+class ColumnConverter:
+    """Converts values to the type of a column. `name` is the column's name in messages.
+
+    `vectorised` may be None. It raises one of Arrow's exceptions, TypeError, ValueError (also UnicodeEncodeError) or
+    OverflowError if it cannot convert the values. `exact` converts one value, and raises MismatchError.
+    """
+
+    def __init__(
+        self, name: str, type_: ColumnType, vectorised: Vectorised | None, exact: Callable[[Any], Any]
+    ) -> None:
+        self._name = name
+        self._type = type_
+        self._arrow_type = arrow_type(type_)
+        self._vectorised = vectorised
+        self._exact = exact
+
+    def convert(self, values: Sequence[Any], bad: dict[int, str]) -> pa.Array:
+        """Return the values as an Arrow array. Values that do not fit become null, and are added to `bad`."""
+        if self._vectorised is not None:
+            try:
+                return self._vectorised(values)
+            except _IRREGULAR:
+                pass
+        return self._convert_one_by_one(values, bad)
+
+    def _convert_one_by_one(self, values: Sequence[Any], bad: dict[int, str]) -> pa.Array:
+        exact = self._exact
+        converted: list[Any] = []
+        for index, value in enumerate(values):
+            try:
+                converted.append(exact(value))
+            except MismatchError as error:
+                converted.append(None)
+                bad.setdefault(index, str(error.inside(self._name)))
+            except RecursionError:
+                converted.append(None)
+                bad.setdefault(index, f"field {self._name}: the value has too many nested levels")
+        return pa.array(converted, self._arrow_type)
+
+
+def plain(type_: pa.DataType) -> Vectorised:
+    """Return the function for values that `pyarrow.array` converts."""
+    return lambda values: pa.array(values, type_)
+
+
+def of_classes(convert: Vectorised, *classes: type) -> Vectorised:
+    """Return the function `convert` for values of exactly these classes and nulls, because Arrow accepts more."""
+    allowed = frozenset((*classes, type(None)))
+
+    def checked(values: Sequence[Any]) -> pa.Array:
+        if not allowed.issuperset(map(type, values)):
+            raise TypeError("the values have several types")
+        return convert(values)
+
+    return checked
+
+
+def strings(values: Sequence[Any]) -> pa.Array:
+    """Convert strings."""
+    return string_array(values)
+
+
+def millis_to_timestamps(values: Sequence[Any]) -> pa.Array:
+    """Convert milliseconds since 1970. Raises ArrowInvalid if microseconds do not fit 64 bits."""
+    return pc.multiply_checked(pa.array(values, pa.int64()), 1000).view(TIMESTAMP)
+
+
+def days_to_dates(values: Sequence[Any]) -> pa.Array:
+    """Convert days since 1970."""
+    return pa.array(values, pa.int32()).view(pa.date32())
+
+
+def iso_timestamps(values: Sequence[Any]) -> pa.Array:
+    """Convert ISO 8601 texts. Either all texts end with Z, or none has a time zone."""
+    texts = string_array(values)
+    if not pc.any(pc.ends_with(texts, "Z")).as_py():
+        # Arrow's conversion to a type without a time zone rejects offsets.
+        return texts.cast(pa.timestamp("us")).view(TIMESTAMP)
+    if pc.min(pc.binary_length(texts)).as_py() < len("2024-01-02T03:04:05Z"):
+        raise ValueError("Arrow accepts times without seconds, but they are not allowed before a time zone")
+    if not pc.all(pc.ends_with(texts, "Z")).as_py():
+        raise ValueError("some texts have no time zone, or another one")
+    return texts.cast(TIMESTAMP)
+
+
+def iso_dates(values: Sequence[Any]) -> pa.Array:
+    """Convert texts of the form 2024-01-02."""
+    return string_array(values).cast(pa.date32())
