@@ -50,6 +50,8 @@ def integral(type_: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(integral(field.type)) for field in type_])
     if pa.types.is_list(type_):
         return pa.list_(type_.value_field.with_type(integral(type_.value_type)))
+    if pa.types.is_map(type_):
+        return pa.map_(integral(type_.key_type), integral(type_.item_type))
     return type_
 
 

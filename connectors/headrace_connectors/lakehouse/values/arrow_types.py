@@ -1,10 +1,9 @@
-"""Arrow types of table columns, and fast construction of Arrow arrays. This module does no I/O."""
+"""Arrow types of table columns. This module does no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import numpy as np
 import pyarrow as pa
 
 from headrace_connectors.lakehouse.column_types import ColumnType, SchemaError, TableColumn
@@ -48,31 +47,3 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
     if found is None:
         raise SchemaError(f"columns of type {type_.kind} are not supported")
     return found
-
-
-def string_array(values: Sequence[str | None]) -> pa.Array:
-    """Return an Arrow array of strings. Raises TypeError for other values, and UnicodeEncodeError.
-
-    Joining the strings takes a third of the time of `pyarrow.array`, which converts them one by one.
-    """
-    texts: Sequence[str] = values  # type: ignore[assignment]
-    validity, nulls = None, 0
-    try:
-        joined = "".join(texts)
-    except TypeError:
-        nulls = values.count(None)
-        if not nulls:
-            raise
-        validity = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
-        texts = ["" if value is None else value for value in values]
-        joined = "".join(texts)
-    data = joined.encode()
-    lengths = map(len, texts) if len(data) == len(joined) else (len(text.encode()) for text in texts)
-    if len(data) > _OFFSET_MAX:
-        raise OverflowError("the strings of a batch have more than 2 GiB")
-    offsets = np.zeros(len(texts) + 1, np.int32)
-    np.cumsum(np.fromiter(lengths, np.int32, len(texts)), out=offsets[1:])
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(data), validity, nulls)
-
-
-_OFFSET_MAX = 2**31 - 1

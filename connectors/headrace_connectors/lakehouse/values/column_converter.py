@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_connectors.lakehouse.column_types import ColumnType
-from headrace_connectors.lakehouse.values.arrow_types import TIMESTAMP, arrow_type, string_array
+from headrace_connectors.lakehouse.values.arrow_types import TIMESTAMP, arrow_type
 from headrace_connectors.lakehouse.values.mismatch import MismatchError
 
 Vectorised = Callable[[Sequence[Any]], pa.Array]
@@ -77,11 +77,6 @@ def of_classes(convert: Vectorised, *classes: type) -> Vectorised:
     return checked
 
 
-def strings(values: Sequence[Any]) -> pa.Array:
-    """Convert strings."""
-    return string_array(values)
-
-
 def millis_to_timestamps(values: Sequence[Any]) -> pa.Array:
     """Convert milliseconds since 1970. Raises ArrowInvalid if microseconds do not fit 64 bits."""
     return pc.multiply_checked(pa.array(values, pa.int64()), 1000).view(TIMESTAMP)
@@ -94,7 +89,7 @@ def days_to_dates(values: Sequence[Any]) -> pa.Array:
 
 def iso_timestamps(values: Sequence[Any]) -> pa.Array:
     """Convert ISO 8601 texts. Either all texts end with Z, or none has a time zone."""
-    texts = string_array(values)
+    texts = pa.array(values, pa.string())
     if not pc.any(pc.ends_with(texts, "Z")).as_py():
         # Arrow's conversion to a type without a time zone rejects offsets.
         return texts.cast(pa.timestamp("us")).view(TIMESTAMP)
@@ -107,4 +102,4 @@ def iso_timestamps(values: Sequence[Any]) -> pa.Array:
 
 def iso_dates(values: Sequence[Any]) -> pa.Array:
     """Convert texts of the form 2024-01-02."""
-    return string_array(values).cast(pa.date32())
+    return pa.array(values, pa.string()).cast(pa.date32())

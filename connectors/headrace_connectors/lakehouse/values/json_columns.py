@@ -19,7 +19,7 @@ from headrace.data.columns import ColumnarValues, Columns, column_items
 from headrace.data.json_texts import JsonTexts
 from headrace.data.logical import Date, Timestamp
 from headrace_connectors.lakehouse.column_types import PRECISION_MAX, ColumnType, SchemaError, TableColumn
-from headrace_connectors.lakehouse.values.arrow_types import arrow_type, string_array
+from headrace_connectors.lakehouse.values.arrow_types import arrow_type
 from headrace_connectors.lakehouse.values.column_converter import (
     ColumnConverter,
     Vectorised,
@@ -29,7 +29,6 @@ from headrace_connectors.lakehouse.values.column_converter import (
     millis_to_timestamps,
     of_classes,
     plain,
-    strings,
 )
 from headrace_connectors.lakehouse.values.json_values import INTEGER_RANGES, Convert, json_converter, parse_json
 from headrace_connectors.lakehouse.values.mismatch import MismatchError
@@ -197,8 +196,6 @@ def _text_column(column: TableColumn, exact: Convert) -> ColumnConverter:
 
 
 def _of_slots(type_: ColumnType) -> Vectorised | None:
-    if type_.kind == "string":
-        return strings
     if type_.kind == "date":
         return iso_dates
     if type_.kind == "timestamp":
@@ -233,7 +230,7 @@ def _numbers_to_floats(values: Sequence[Any]) -> pa.Array:
 
 
 def _texts(values: Sequence[Any]) -> pa.Array:
-    return string_array([None if text == b"null" else text.decode() for text in map(bytes, values)])
+    return pa.array([None if text == b"null" else text.decode() for text in map(bytes, values)], pa.string())
 
 
 def _of_map_values(type_: ColumnType) -> Vectorised | None:
@@ -246,11 +243,11 @@ def _of_map_values(type_: ColumnType) -> Vectorised | None:
     if kind == "boolean":
         return of_classes(plain(target), bool)
     if kind == "string":
-        return strings
+        return of_classes(plain(target), str)
     if kind == "timestamp":
-        return _first_of(iso_timestamps, of_classes(millis_to_timestamps, Timestamp))
+        return _first_of(of_classes(iso_timestamps, str), of_classes(millis_to_timestamps, Timestamp))
     if kind == "date":
-        return _first_of(iso_dates, of_classes(days_to_dates, Date))
+        return _first_of(of_classes(iso_dates, str), of_classes(days_to_dates, Date))
     return None
 
 

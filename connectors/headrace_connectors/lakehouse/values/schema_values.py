@@ -19,7 +19,6 @@ from headrace_connectors.lakehouse.values.column_converter import (
     millis_to_timestamps,
     of_classes,
     plain,
-    strings,
 )
 from headrace_connectors.lakehouse.values.json_values import INTEGER_RANGES, round_decimal
 from headrace_connectors.lakehouse.values.mismatch import MismatchError
@@ -52,13 +51,12 @@ def _vectorised(type_: ColumnType, schema: Schema) -> Vectorised | None:
     if kind == "date":
         return of_classes(days_to_dates, Date, int)
     if kind == "string":
-        return strings
+        return of_classes(plain(pa.string()), str)
     if kind == "bytes":
         return of_classes(plain(pa.binary()), bytes)
     if kind in ("float32", "float64", "boolean", "decimal") or _is_identity(type_, schema):
         return plain(arrow_type(type_))
-    exact = _exact(type_, schema)
-    return lambda values: pa.array([exact(value) for value in values], arrow_type(type_))
+    return None
 
 
 def _is_identity(type_: ColumnType, schema: Schema) -> bool:
