@@ -21,6 +21,7 @@ from headrace_connectors.lakehouse.values.options import (
     KEY_COLUMN,
     KEY_FIELD_PREFIX,
     METADATA_COLUMNS,
+    METADATA_NAMES,
     RowOptions,
 )
 from headrace_connectors.lakehouse.values.schema_values import schema_column_converter
@@ -156,7 +157,7 @@ def check_names_differ(value: Sequence[TableColumn], record: Sequence[TableColum
         found = reserved.get(column.name.lower())
         if found is None:
             continue
-        if found in METADATA_COLUMNS:
+        if found.name in METADATA_NAMES:
             raise SchemaError(
                 f"the field {column.name!r} has the same name as a metadata column; rename it at the source, or set"
                 " lakehouse.metadata.columns=false"

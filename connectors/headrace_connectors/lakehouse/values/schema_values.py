@@ -42,10 +42,8 @@ def schema_column_converter(name: str, type_: ColumnType, schema: Schema) -> Col
 
 def _vectorised(type_: ColumnType, schema: Schema) -> Vectorised | None:
     kind = type_.kind
-    if kind in INTEGER_RANGES:
-        return of_classes(plain(arrow_type(type_)), int)
-    if kind == "time":
-        return of_classes(plain(pa.int32()), Time, int)
+    if kind in INTEGER_RANGES or kind == "time":
+        return of_classes(plain(arrow_type(type_)), int, Time)  # an existing table stores a Time as int
     if kind == "timestamp":
         return of_classes(millis_to_timestamps, Timestamp, int)
     if kind == "date":

@@ -501,6 +501,16 @@ def test_time_zone_of_the_host_has_no_effect() -> None:
     ]
 
 
+def test_rows_of_an_existing_table_have_the_types_of_the_table() -> None:
+    """A table does not know that its int column contains times, and its columns may be NOT NULL."""
+    columns = tuple(TableColumn(column.name, column.type, optional=False) for column in METADATA_COLUMNS)
+    table = (*columns, *parse_ddl(DDL))
+    records = batch([ROW], EVERY_TYPE)
+    assert plain_rows(convert(records, RowOptions(), table))[0][4:] == STORED
+    clash = convert(batch([(1,)], struct([("_KAFKA_OFFSET", INT32_SCHEMA)])), RowOptions(), table)
+    assert "the same name as a metadata column" in clash.bad[0].reason
+
+
 def test_envelope_of_json_converter_becomes_rows() -> None:
     converter = JsonConverter()
     converter.configure(JsonConverterConfig.parse({"converter.type": "value"}))
