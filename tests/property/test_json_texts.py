@@ -98,6 +98,19 @@ def test_function_json_texts_returns_none_if_a_payload_is_invalid_json_or_not_an
     assert json_texts([b'{"a":1}', text]) is None
 
 
+def test_valid_json_object_on_several_lines_is_kept_as_text_on_one_line() -> None:
+    """A sink that reads exact numbers must not depend on the whitespace between them."""
+    invalid = [b'{"a":"x\ny"}', b'{"a":\n1,}', b"[\n1]"]
+    data = [b'{\r\n  "a": 12345678901234567.89\n}\n', b' {"a":\t"\\n"}', b'{"a":1}']
+    (run,) = CONVERTER.to_connect_texts("t", data)
+    assert isinstance(run.values, JsonTexts)
+    assert run.values.texts == [b'{    "a": 12345678901234567.89 }', b'{"a":\t"\\n"}', b'{"a":1}']
+    with pytest.raises(RecordErrors) as error:
+        CONVERTER.to_connect_texts("t", [*invalid[:2], data[0]])
+    assert sorted(error.value.errors) == [0, 1]
+    assert [listed(run.values) for run in CONVERTER.to_connect_texts("t", [invalid[2], data[2]])] == [[[1]], [{"a": 1}]]
+
+
 def test_json_number_outside_the_range_of_a_double_is_decoded_as_infinity() -> None:
     accepted = json_texts([b'{"a":1e400,"b":-1e99999999999999999999}'])
     assert accepted is not None

@@ -24,7 +24,7 @@ from headrace.data.columns import CheckedRows, ColumnarValues, Values, listed
 from headrace.data.deep_recursion import JSON_DEPTH_MAX, deep_recursion, json_depth
 from headrace.data.json_encoding import encode_list, encode_schema
 from headrace.data.json_schema import schema_from_json
-from headrace.data.json_texts import JsonTexts, json_texts
+from headrace.data.json_texts import JsonTexts, json_texts, on_one_line
 from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import Schema
 from headrace.data.struct import row_converter, struct_converter
@@ -232,10 +232,11 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         return self._split_texts(topic, data) if texts is None else [SchemaRun(None, texts)]
 
     def _split_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
-        """Keep each valid schemaless object as text, and parse all other values.
+        """Keep each valid schemaless object as text on one line, and parse all other values.
 
         Whether a value stays text does not depend on the other values in `data`.
         """
+        data = [item and on_one_line(item) for item in data]
         runs: list[SchemaRun] = []
         errors: dict[int, Exception] = {}
         position = 0

@@ -21,6 +21,8 @@ _check = msgspec.json.Decoder(msgspec.Raw).decode
 _decode = msgspec.json.Decoder(float_hook=float).decode
 _first_byte = itemgetter(0)
 _OPENING_BRACE = ord("{")
+_WHITESPACE = b" \t\n\r"
+_LINE_BREAKS_TO_SPACES = bytes.maketrans(b"\n\r", b"  ")
 
 # msgspec checks the syntax of a text that it does not decode, but neither the length of its integers nor its depth.
 _SHORT_BYTES = 800
@@ -59,6 +61,21 @@ def json_texts(texts: Sequence[bytes]) -> JsonTexts | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     return JsonTexts(texts)
+
+
+def on_one_line(text: bytes) -> bytes:
+    """Return the text of a valid JSON object on one line, and any other text unchanged.
+
+    Valid JSON contains line breaks only between its tokens, where a space has the same meaning.
+    """
+    if b"\n" not in text and b"\r" not in text and text[:1] == b"{":
+        return text
+    try:
+        _check(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    line = text.strip(_WHITESPACE).translate(_LINE_BREAKS_TO_SPACES)
+    return line if line[:1] == b"{" else text
 
 
 def _is_utf8(joined: bytes) -> bool:
