@@ -19,10 +19,13 @@ from headrace.data.struct import to_rows
 from headrace_connectors.lakehouse.column_types import ColumnType, SchemaError
 from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.values.arrow_types import arrow_type
+from headrace_connectors.lakehouse.values.column_converter import iso_dates, iso_timestamps
+from headrace_connectors.lakehouse.values.json_columns import JsonColumns
 from headrace_connectors.lakehouse.values.json_values import json_converter, parse_json, round_decimal
 from headrace_connectors.lakehouse.values.mismatch import MismatchError
 from headrace_connectors.lakehouse.values.options import RowOptions
 from headrace_connectors.lakehouse.values.rows import RowConverter, columns_of
+from headrace_connectors.lakehouse.values.temporal_text import parse_date, parse_timestamp
 from support.connect_data import schemas, struct_of, values
 from support.declared_columns import VECTORS, encoded
 from support.examples import examples
@@ -73,6 +76,49 @@ def test_json_texts_become_the_same_rows_at_once_as_value_by_value(texts: list[b
         found: dict[int, Any] = dict(zip(converted.indexes, map(list, rows), strict=True))
         found.update((row.index, row.reason) for row in converted.bad)
         assert [found[index] for index in range(len(texts))] == expected
+
+
+def digits(high: int) -> st.SearchStrategy[str]:
+    """Generate numbers, most of them with two digits."""
+    return st.builds("{:{}}".format, st.integers(0, high), st.sampled_from(["02d", "02d", "02d", "d"]))
+
+
+ENDS = ["", "", "Z", "Z", "Z", "z", "+01:00", "-08:00", "+0100", "-18:30", ".5", ".123456Z", ".1234567", ".", " Z", "x"]
+YEARS = st.sampled_from(["2024", "2024", "2023", "0000", "0001", "9999", "999"])
+MOMENTS = st.builds(
+    lambda year, month, day, separator, time, end: f"{year}-{month}-{day}{separator}{':'.join(time)}{end}",
+    *(YEARS, digits(13), digits(31), st.sampled_from(["T", "T", "T", " ", "", "t"])),
+    *(st.lists(digits(60), max_size=3) | st.tuples(digits(24), digits(60), digits(60)), st.sampled_from(ENDS)),
+)
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(st.lists(MOMENTS, min_size=1, max_size=2))
+def test_dates_and_timestamps_that_arrow_parses_are_those_of_the_exact_parser(texts: list[str]) -> None:
+    for vectorised, exact in ((iso_timestamps, parse_timestamp), (iso_dates, parse_date)):
+        try:
+            array = vectorised(texts)
+        except (pa.ArrowException, ValueError):
+            continue  # the exact parser is used
+        assert encoded(array) == list(map(exact, texts))
+
+
+NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,39})(\.[0-9]{1,39})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+DECIMALS = parse_ddl("a decimal(38,0), b decimal(38,18), c decimal(10,2), d decimal(38,38), e float, f double")
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(NUMBERS)
+def test_numbers_that_arrow_parses_are_those_of_the_exact_parser(number: str) -> None:
+    """Arrow 26 stores a wrong decimal if a number overflows 128 bits when it is scaled."""
+    for column in DECIMALS:
+        texts = JsonTexts([f'{{"{column.name}":{number}}}'.encode()])
+        found = JsonColumns([column]).convert(texts, {})[0]
+        try:
+            expected = json_converter(column.type)(parse_json(number.encode()))
+        except MismatchError:
+            expected = None
+        assert found.equals(pa.array([expected], arrow_type(column.type)))
 
 
 @st.composite

@@ -6,6 +6,7 @@ exact function converts each value, and finds those that do not fit. This module
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ import pyarrow.compute as pc
 from headrace_connectors.lakehouse.column_types import ColumnType
 from headrace_connectors.lakehouse.values.arrow_types import TIMESTAMP, arrow_type
 from headrace_connectors.lakehouse.values.mismatch import MismatchError
+
+_TIME_WITH_ZONE = r":[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$"
 
 Vectorised = Callable[[Sequence[Any]], pa.Array]
 _IRREGULAR = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
@@ -88,14 +91,16 @@ def days_to_dates(values: Sequence[Any]) -> pa.Array:
 
 
 def iso_timestamps(values: Sequence[Any]) -> pa.Array:
-    """Convert ISO 8601 texts. Either all texts end with Z, or none has a time zone."""
+    """Convert ISO 8601 texts. Either all texts have a time zone, which is Z or an offset, or none has one."""
     texts = pa.array(values, pa.string())
-    if not pc.any(pc.ends_with(texts, "Z")).as_py():
-        # Arrow's conversion to a type without a time zone rejects offsets.
-        return texts.cast(pa.timestamp("us")).view(TIMESTAMP)
-    if pc.min(pc.binary_length(texts)).as_py() < len("2024-01-02T03:04:05Z"):
-        raise ValueError("Arrow accepts times without seconds, but they are not allowed before a time zone")
-    if not pc.all(pc.ends_with(texts, "Z")).as_py():
+    is_utc = pc.ends_with(texts, "Z")
+    if not pc.any(is_utc).as_py():
+        with contextlib.suppress(pa.ArrowInvalid):  # Arrow's type without a time zone does not allow offsets
+            return texts.cast(pa.timestamp("us")).view(TIMESTAMP)
+    elif pc.all(is_utc).as_py() and pc.min(pc.binary_length(texts)).as_py() >= len("2024-01-02T03:04:05Z"):
+        return texts.cast(TIMESTAMP)
+    # Arrow also allows larger offsets, and time zones after a time without seconds.
+    if not pc.all(pc.match_substring_regex(texts, _TIME_WITH_ZONE)).as_py():
         raise ValueError("some texts have no time zone, or another one")
     return texts.cast(TIMESTAMP)
 

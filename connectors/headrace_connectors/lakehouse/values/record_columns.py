@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.data.batch import SinkBatch
+from headrace.data.errors import DataError
 from headrace.data.headers import Header
 from headrace.data.schema import Schema, Type
 from headrace.data.value_text import convert_to_string
@@ -146,7 +147,10 @@ def _header_bytes(header: Header) -> bytes | None:
     value = header.value
     if value is None or isinstance(value, bytes):
         return value
-    text = value if isinstance(value, str) else convert_to_string(value, header.schema)
+    try:
+        text = convert_to_string(value, header.schema)
+    except DataError:  # a transform may add a header with an object of any class
+        text = str(value)
     return text.encode(errors="replace")
 
 

@@ -415,13 +415,13 @@ def test_key_with_other_columns_than_the_table_is_a_bad_record() -> None:
 def test_headers_become_a_column_of_keys_and_bytes() -> None:
     headers = [
         Headers().add("a", b"\xff").add("a", "é").add("n", 1.5).add("t", Timestamp(86_400_005)).add("z", None),
-        Headers(),
+        Headers().add("o", 1j),
     ]
     options = RowOptions(metadata_columns=False, headers_column="h")
     rows = convert(batch([1, 2], INT64_SCHEMA, headers=headers), options).rows
     assert [[tuple(item.values()) for item in row] for row in rows["h"].to_pylist()] == [
         [("a", b"\xff"), ("a", "é".encode()), ("n", b"1.5"), ("t", b"1970-01-02T00:00:00.005Z"), ("z", None)],
-        [],
+        [("o", b"1j")],
     ]
     assert convert(batch([1], INT64_SCHEMA), options).rows["h"].to_pylist() == [[]]
 
