@@ -7,7 +7,7 @@ exact function converts each value, and finds those that do not fit. This module
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -78,6 +78,23 @@ def of_classes(convert: Vectorised, *classes: type) -> Vectorised:
         return convert(values)
 
     return checked
+
+
+def by_class(converters: Mapping[type, Vectorised]) -> Vectorised:
+    """Return the function for values that are all null or of one class: it calls the function of this class."""
+
+    def convert(values: Sequence[Any]) -> pa.Array:
+        classes = set(map(type, values)) - {type(None)}
+        if len(classes) > 1 or not classes <= converters.keys():
+            raise TypeError("the values have several types")
+        return converters[classes.pop() if classes else next(iter(converters))](values)
+
+    return convert
+
+
+def seconds_to_timestamps(values: Sequence[Any]) -> pa.Array:
+    """Convert seconds since 1970. Raises ArrowInvalid if microseconds do not fit 64 bits."""
+    return pc.multiply_checked(pa.array(values, pa.int64()), 1_000_000).view(TIMESTAMP)
 
 
 def millis_to_timestamps(values: Sequence[Any]) -> pa.Array:

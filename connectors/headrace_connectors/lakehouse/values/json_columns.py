@@ -23,12 +23,14 @@ from headrace_connectors.lakehouse.values.arrow_types import arrow_type
 from headrace_connectors.lakehouse.values.column_converter import (
     ColumnConverter,
     Vectorised,
+    by_class,
     days_to_dates,
     iso_dates,
     iso_timestamps,
     millis_to_timestamps,
     of_classes,
     plain,
+    seconds_to_timestamps,
 )
 from headrace_connectors.lakehouse.values.json_values import INTEGER_RANGES, Convert, json_converter, parse_json
 from headrace_connectors.lakehouse.values.mismatch import MismatchError
@@ -172,7 +174,7 @@ _SLOT_TYPES: dict[str, Any] = {
     "string": str,
     "bytes": str,
     "date": str,
-    "timestamp": str,
+    "timestamp": str | int,
 }
 
 
@@ -199,7 +201,7 @@ def _of_slots(type_: ColumnType) -> Vectorised | None:
     if type_.kind == "date":
         return iso_dates
     if type_.kind == "timestamp":
-        return iso_timestamps
+        return by_class({str: iso_timestamps, int: seconds_to_timestamps})
     return None if type_.kind == "bytes" else plain(arrow_type(type_))
 
 
@@ -245,15 +247,7 @@ def _of_map_values(type_: ColumnType) -> Vectorised | None:
     if kind == "string":
         return of_classes(plain(target), str)
     if kind == "timestamp":
-        return _first_of(of_classes(iso_timestamps, str), of_classes(millis_to_timestamps, Timestamp))
+        return by_class({str: iso_timestamps, int: seconds_to_timestamps, Timestamp: millis_to_timestamps})
     if kind == "date":
-        return _first_of(of_classes(iso_dates, str), of_classes(days_to_dates, Date))
+        return by_class({str: iso_dates, Date: days_to_dates})
     return None
-
-
-def _first_of(of_texts: Vectorised, of_objects: Vectorised) -> Vectorised:
-    def convert(values: Sequence[Any]) -> pa.Array:
-        first = next((value for value in values if value is not None), None)
-        return of_texts(values) if isinstance(first, str) else of_objects(values)
-
-    return convert
