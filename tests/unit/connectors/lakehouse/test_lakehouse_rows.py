@@ -152,6 +152,10 @@ def test_columnar_values_and_rows_become_the_same_rows() -> None:
     rows = convert(batch(list(values.items()), EVERY_TYPE)).rows
     assert convert(batch(values, EVERY_TYPE)).rows.equals(rows)
     assert rows["s"].to_pylist() == ["a", "b", ""]
+    shared = Columns(names, list(map(Shared, ROW)), 3, is_maps=False)
+    assert plain_rows(convert(batch(shared, EVERY_TYPE))) == [STORED] * 3
+    bad = convert(batch(Columns(["s"], [Shared(1)], 3, is_maps=False), struct([("s", STRING_SCHEMA)]))).bad
+    assert [row.index for row in bad] == [0, 1, 2]
 
 
 def test_value_that_is_not_a_struct_becomes_the_column_value() -> None:
