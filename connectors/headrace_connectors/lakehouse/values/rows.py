@@ -23,7 +23,7 @@ from headrace_connectors.lakehouse.column_types import (
     describe_changes,
     leaf_types,
 )
-from headrace_connectors.lakehouse.values.arrow_types import arrow_schema, arrow_type
+from headrace_connectors.lakehouse.values.arrow_types import arrow_schema, arrow_type, prevent_import_of_pandas
 from headrace_connectors.lakehouse.values.column_converter import ColumnConverter
 from headrace_connectors.lakehouse.values.json_columns import JsonColumns, check_declared
 from headrace_connectors.lakehouse.values.options import RowOptions
@@ -108,6 +108,7 @@ class RowConverter:
     """
 
     def __init__(self, columns: Sequence[TableColumn], options: RowOptions, table: str) -> None:
+        prevent_import_of_pandas()
         self._columns = tuple(columns)
         self._options = options
         self._table = table

@@ -480,7 +480,8 @@ def test_row_options_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_time_zone_of_the_host_has_no_effect() -> None:
+def test_time_zone_of_the_host_has_no_effect_and_pandas_is_not_imported() -> None:
+    """Importing pandas would delay the first rows of each of Spark's Python workers."""
     texts = ["2024-01-02T03:04:05", "2024-01-02", "2024-1-2 03:04:05.5", "2024-07-02T03:04:05 Europe/Berlin"]
     code = (
         "from headrace.data.batch import SinkBatch; from headrace.data.json_texts import JsonTexts\n"
@@ -493,6 +494,7 @@ def test_time_zone_of_the_host_has_no_effect() -> None:
         "    batch = SinkBatch('t', JsonTexts(texts), partition=0, offsets=[0])\n"
         "    rows = RowConverter(columns, options, 't').convert(batch).rows\n"
         "    print(rows['at'].cast('int64')[0], rows['day'].cast('int32')[0])\n"
+        "import sys; print('pandas' in sys.modules, rows.to_pandas().shape)\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "TZ": "Asia/Tokyo"}, capture_output=True, text=True, check=True
@@ -502,6 +504,7 @@ def test_time_zone_of_the_host_has_no_effect() -> None:
         "1704153600000000 19724",
         "1704164645500000 19724",
         "1719882245000000 19906",
+        "False (1, 2)",
     ]
 
 
