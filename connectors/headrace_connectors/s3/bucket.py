@@ -32,7 +32,7 @@ from botocore.session import get_session
 from urllib3.exceptions import HTTPError
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.s3.connection import S3ConnectionConfig, decode_customer_key
+from headrace_connectors.s3.connection import S3AccessConfig, S3ConnectionConfig, decode_customer_key
 
 # Errors that a repeated request cannot change. Others, such as a lost connection or SlowDown, may be temporary.
 _FATAL = frozenset(
@@ -102,8 +102,8 @@ class Bucket:
     def __init__(self, config: S3ConnectionConfig) -> None:
         self.connection = config
         self.name = config.bucket
-        proxy = _proxy(config)
-        self._client: Any = _session(config).client(
+        proxy = proxy_url(config)
+        self._client: Any = create_session(config).client(
             "s3",
             region_name=config.region,
             endpoint_url=config.store_url or None,
@@ -236,7 +236,8 @@ def load_api_description() -> None:
     session.create_client("s3", region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
 
 
-def _session(config: S3ConnectionConfig) -> boto3.session.Session:
+def create_session(config: S3AccessConfig) -> boto3.session.Session:
+    """Return a session with the configured credentials, or with those that boto3 finds."""
     role = config.assumed_role
     base = get_session()
     base.register_component("data_loader", _loader)
@@ -265,7 +266,12 @@ def _addressing_style(config: S3ConnectionConfig) -> str:
     """Return where requests contain the bucket's name: path, virtual (in the host name), or auto (boto3 decides)."""
     if config.wan_mode:
         return "auto"
-    return "path" if config.path_style or _is_ip_address(config.store_url) else "virtual"
+    return "path" if uses_path_style(config) else "virtual"
+
+
+def uses_path_style(config: S3AccessConfig) -> bool:
+    """Whether requests contain the bucket's name in the path."""
+    return config.path_style or _is_ip_address(config.store_url)
 
 
 def _is_ip_address(url: str | None) -> bool:
@@ -277,7 +283,8 @@ def _is_ip_address(url: str | None) -> bool:
     return True
 
 
-def _proxy(config: S3ConnectionConfig) -> str:
+def proxy_url(config: S3AccessConfig) -> str:
+    """Return the URL of the proxy with its user and password, or "" if there is none."""
     if not config.proxy_url or not config.proxy_user:
         return config.proxy_url
     url = urlsplit(config.proxy_url if "//" in config.proxy_url else f"http://{config.proxy_url}")

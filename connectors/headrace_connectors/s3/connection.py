@@ -49,18 +49,11 @@ def decode_customer_key(secret: Password) -> bytes:
     return decoded
 
 
-class S3ConnectionConfig(Config):
-    """The configuration keys for the bucket and for requests to it."""
+class S3AccessConfig(Config):
+    """The configuration keys for the store and its credentials."""
 
     passthrough_prefixes: ClassVar[tuple[str, ...]] = (_PROVIDER_PREFIX,)
-    without_effect: ClassVar[Mapping[str, str]] = {
-        "s3.retry.backoff.ms": "boto3 chooses the delay between its retries",
-        "s3.http.send.expect.continue": "the connector sends no Expect header",
-    }
 
-    bucket: str = key(
-        "s3.bucket.name", doc="The name of the bucket.", importance=Importance.HIGH, group=_S3, non_empty=True
-    )
     region: str = key("s3.region", default="us-west-2", doc="The region of the bucket.", group=_S3)
     store_url: str | None = key(
         "store.url",
@@ -94,13 +87,42 @@ class S3ConnectionConfig(Config):
         "is an IP address, the name is always in the path.",
         group=_S3,
     )
-    wan_mode: bool = key(
-        "s3.wan.mode", default=False, doc="Whether to use the bucket's S3 Transfer Acceleration endpoint.", group=_S3
-    )
     proxy_url: str = key("s3.proxy.url", default="", doc="The proxy for requests.", group=_S3)
     proxy_user: str | None = key("s3.proxy.user", default=None, doc="The user of the proxy.", group=_S3)
     proxy_password: Password | None = key(
         "s3.proxy.password", default=None, doc="The password of the proxy.", group=_S3
+    )
+
+    @property
+    def assumed_role(self) -> Mapping[str, str] | None:
+        """The properties of the role to assume: sts.role.arn, sts.role.session.name, sts.role.external.id."""
+        if self.credentials_provider.rsplit(".", 1)[-1] != _ASSUME_ROLE:
+            return None
+        return self.originals_with_prefix(_PROVIDER_PREFIX)
+
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        """Yield errors about invalid combinations of keys. `values` maps each key to its parsed value."""
+        if (values.get("aws.access.key.id") is None) != (values.get("aws.secret.access.key") is None):
+            present, missing = "aws.access.key.id", "aws.secret.access.key"
+            if not values.get(present):
+                present, missing = missing, present
+            yield ConfigError(missing, None, f"must be set, because {present} is set")
+
+
+class S3ConnectionConfig(S3AccessConfig):
+    """The configuration keys for the bucket and for requests to it."""
+
+    without_effect: ClassVar[Mapping[str, str]] = {
+        "s3.retry.backoff.ms": "boto3 chooses the delay between its retries",
+        "s3.http.send.expect.continue": "the connector sends no Expect header",
+    }
+
+    bucket: str = key(
+        "s3.bucket.name", doc="The name of the bucket.", importance=Importance.HIGH, group=_S3, order=0, non_empty=True
+    )
+    wan_mode: bool = key(
+        "s3.wan.mode", default=False, doc="Whether to use the bucket's S3 Transfer Acceleration endpoint.", group=_S3
     )
     customer_key: Password | None = key(
         "s3.sse.customer.key",
@@ -129,13 +151,6 @@ class S3ConnectionConfig(Config):
         group=_COMPAT,
     )
 
-    @property
-    def assumed_role(self) -> Mapping[str, str] | None:
-        """The properties of the role to assume: sts.role.arn, sts.role.session.name, sts.role.external.id."""
-        if self.credentials_provider.rsplit(".", 1)[-1] != _ASSUME_ROLE:
-            return None
-        return self.originals_with_prefix(_PROVIDER_PREFIX)
-
     def retries(self) -> Retries:
         """Return the unlimited retries after temporary failures of the store."""
         return Retries(RetryPolicy(self.retry_backoff_ms, logged_every=10))
@@ -143,10 +158,6 @@ class S3ConnectionConfig(Config):
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
         """Yield errors about invalid combinations of keys. `values` maps each key to its parsed value."""
-        if (values.get("aws.access.key.id") is None) != (values.get("aws.secret.access.key") is None):
-            present, missing = "aws.access.key.id", "aws.secret.access.key"
-            if not values.get(present):
-                present, missing = missing, present
-            yield ConfigError(missing, None, f"must be set, because {present} is set")
+        yield from super().errors_between(values)
         if values.get("s3.wan.mode") and values.get("store.url"):
             yield ConfigError("s3.wan.mode", "true", "cannot be used with store.url")
