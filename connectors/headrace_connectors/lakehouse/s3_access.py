@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +12,7 @@ class S3Access:
     """How to reach S3. Picklable; a job's closure contains it. `repr` does not show secrets.
 
     `endpoint` is a URL such as `http://127.0.0.1:9000`, or None for AWS. `expires_ms` is the time at which temporary
-    credentials expire, in ms since 1970, or None.
+    credentials expire, in ms since 1970, or None. `proxy` is a URL, which may contain a user and a password.
     """
 
     access_key: str
@@ -21,6 +23,69 @@ class S3Access:
     endpoint: str | None = None
     path_style: bool = True
     ca_file: str | None = None
+    proxy: str | None = None
 
     def __repr__(self) -> str:
         return f"S3Access(endpoint={self.endpoint!r}, region={self.region!r}, expires_ms={self.expires_ms!r})"
+
+
+def arrow_arguments(access: S3Access) -> dict[str, object]:
+    """Return the arguments of `pyarrow.fs.S3FileSystem`. They contain secrets."""
+    arguments: dict[str, object] = {
+        "access_key": access.access_key,
+        "secret_key": access.secret_key,
+        "session_token": access.session_token,
+        "region": access.region,
+        "force_virtual_addressing": not access.path_style,
+        "tls_ca_file_path": access.ca_file,
+        "proxy_options": access.proxy,
+        "connect_timeout": 10,
+        # A small file is one request instead of the three of a multipart upload.
+        "allow_delayed_open": True,
+    }
+    if access.endpoint:
+        url = urlsplit(access.endpoint)
+        arguments |= {"scheme": url.scheme, "endpoint_override": url.netloc + url.path.rstrip("/")}
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def delta_storage_options(access: S3Access) -> dict[str, str]:
+    """Return the storage options of delta-rs. They contain secrets.
+
+    A commit creates the log's file only if it does not exist (`If-None-Match: *`), so two writers cannot overwrite
+    each other's commits.
+    """
+    return _without_none(
+        {
+            "aws_access_key_id": access.access_key,
+            "aws_secret_access_key": access.secret_key,
+            "aws_session_token": access.session_token,
+            "aws_region": access.region,
+            "aws_endpoint": access.endpoint,
+            "aws_allow_http": "true" if (access.endpoint or "").startswith("http:") else None,
+            "aws_virtual_hosted_style_request": str(not access.path_style).lower(),
+            "aws_conditional_put": "etag",
+            "proxy_url": access.proxy,
+        }
+    )
+
+
+def iceberg_properties(access: S3Access) -> dict[str, str]:
+    """Return the properties of pyiceberg's `PyArrowFileIO`. They contain secrets."""
+    return _without_none(
+        {
+            "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+            "s3.access-key-id": access.access_key,
+            "s3.secret-access-key": access.secret_key,
+            "s3.session-token": access.session_token,
+            "s3.region": access.region,
+            "s3.endpoint": access.endpoint,
+            "s3.force-virtual-addressing": str(not access.path_style).lower(),
+            "s3.proxy-uri": access.proxy,
+            "s3.connect-timeout": "10",
+        }
+    )
+
+
+def _without_none(options: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value is not None}

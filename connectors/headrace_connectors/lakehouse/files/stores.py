@@ -1,0 +1,151 @@
+"""The file systems that contain tables: local directories, and S3 through PyArrow, without jars.
+
+A `FileStore` is picklable and has the credentials with it, because executors do not have the driver's configuration.
+It connects when it is first used in a process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import fs
+
+from headrace_connectors.lakehouse.s3_access import S3Access, arrow_arguments
+from headrace_connectors.lakehouse.table_uri import TableUri
+
+
+class StoredFile(NamedTuple):
+    """A file in a location. `path` is relative to the location, and `modified_ms` is in ms since 1970."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileStore:
+    """Reads and writes the files of tables. `access` is necessary for locations in S3.
+
+    A location is a local directory or a URI with the scheme file, s3 or s3a, and a path is relative to it. All methods
+    raise OSError.
+    """
+
+    access: S3Access | None = None
+
+    def open_output(self, location: str, path: str) -> Any:
+        """Return a PyArrow output stream to a new file. Creates the file's directory.
+
+        Closing the stream syncs a local file to disk, so that a commit never mentions a file that a power failure
+        removes. A file in S3 exists only after its stream was closed.
+        """
+        uri = TableUri.parse(location) / path
+        if uri.is_s3:
+            return self._s3().open_output_stream(_s3_path(uri))
+        _make_directories(uri.local.parent)
+        return pa.PythonFile(_SyncedFile(uri.local), mode="w")
+
+    def open_input(self, location: str, path: str) -> Any:
+        """Return a PyArrow input file."""
+        filesystem, full_path = self._resolve(location, path)
+        return filesystem.open_input_file(full_path)
+
+    def exists(self, location: str, path: str) -> bool:
+        """Whether the file exists."""
+        return bool(self._info(location, path).type == fs.FileType.File)
+
+    def size(self, location: str, path: str) -> int:
+        """Return the size of an existing file in bytes."""
+        info = self._info(location, path)
+        if info.type != fs.FileType.File:
+            raise FileNotFoundError(f"{TableUri.parse(location) / path} does not exist")
+        return int(info.size)
+
+    def delete(self, location: str, path: str) -> None:
+        """Delete a file. Does nothing if it does not exist."""
+        filesystem, full_path = self._resolve(location, path)
+        try:
+            filesystem.delete_file(full_path)
+        except FileNotFoundError:
+            return
+
+    def list(self, location: str) -> Iterator[StoredFile]:
+        """Yield all files below the location, or nothing if it does not exist."""
+        filesystem, base = self._resolve(location, "")
+        for info in filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True)):
+            if info.type == fs.FileType.File:
+                yield StoredFile(
+                    info.path[len(base) :].lstrip("/"), int(info.size), int(info.mtime_ns or 0) // 1_000_000
+                )
+
+    def _info(self, location: str, path: str) -> fs.FileInfo:
+        filesystem, full_path = self._resolve(location, path)
+        return filesystem.get_file_info(full_path)
+
+    def _resolve(self, location: str, path: str) -> tuple[fs.FileSystem, str]:
+        uri = TableUri.parse(location)
+        uri = uri / path if path else uri
+        return (self._s3(), _s3_path(uri)) if uri.is_s3 else (fs.LocalFileSystem(), uri.path)
+
+    def _s3(self) -> fs.S3FileSystem:
+        if self.access is None:
+            raise OSError("there are no S3 credentials for this location")
+        return _s3_file_system(self.access)
+
+
+_file_systems: dict[S3Access, fs.S3FileSystem] = {}
+"""The file systems of this process. An entry per access, because renewed credentials need a new file system."""
+_FILE_SYSTEMS_MAX = 4
+
+
+def _s3_file_system(access: S3Access) -> fs.S3FileSystem:
+    found = _file_systems.get(access)
+    if found is None:
+        while len(_file_systems) >= _FILE_SYSTEMS_MAX:
+            del _file_systems[next(iter(_file_systems))]
+        found = _file_systems[access] = fs.S3FileSystem(**arrow_arguments(access))
+    return found
+
+
+def _s3_path(uri: TableUri) -> str:
+    return f"{uri.bucket}/{uri.path}".rstrip("/")
+
+
+class _SyncedFile(FileIO):
+    """A new file, which is synced to disk when it is closed. Its directory entry is synced too."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "x")
+        self._directory = path.parent
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                os.fsync(self.fileno())
+            finally:
+                super().close()
+            _sync(self._directory)
+
+
+def _make_directories(directory: Path) -> None:
+    """Create a directory and its parents, and sync the entries of the created ones."""
+    missing = []
+    while not directory.is_dir():
+        missing.append(directory)
+        directory = directory.parent
+    for created in reversed(missing):
+        created.mkdir(exist_ok=True)
+        _sync(created.parent)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
