@@ -1,0 +1,99 @@
+"""One Parquet file while it is written. The footer becomes part of the file's descriptor."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace_connectors.lakehouse.files.encodings import dictionary_columns
+from headrace_connectors.lakehouse.files.partitioning import Partition
+from headrace_connectors.lakehouse.files.stores import FileStore
+from headrace_connectors.lakehouse.job.results import DataFile
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """Limits of a task's writers, and Parquet's options. Sizes are in bytes."""
+
+    file_size_bytes: int = 512 << 20
+    memory_bytes: int = 256 << 20
+    open_files_max: int = 64
+    compression: str = "zstd"
+    compression_level: int | None = 1
+
+
+class ParquetFile:
+    """A Parquet file to which row groups are appended."""
+
+    def __init__(self, store: FileStore, location: str, path: str, schema: pa.Schema, settings: WriterSettings) -> None:
+        self.location = location
+        self.schema = schema
+        self._store = store
+        self._path = path
+        self._rows = 0
+        self._group_size = 0
+        self._footers: list[Any] = []
+        self._stream = store.open_output(location, path)
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            schema,
+            version="2.6",
+            compression=settings.compression,
+            compression_level=settings.compression_level,
+            coerce_timestamps="us",
+            store_schema=False,
+            use_dictionary=dictionary_columns(schema) or False,
+            metadata_collector=self._footers,
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        """Append a row group."""
+        before = self._stream.tell()
+        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self._group_size = self._stream.tell() - before
+        self._rows += rows.num_rows
+
+    def is_large(self, file_size_bytes: int) -> bool:
+        """Whether the file's size will be farther from the wanted size with another row group than without."""
+        return bool(self._stream.tell() + self._group_size / 2 >= file_size_bytes)
+
+    def complete(self, table: str, partition: Partition) -> DataFile:
+        """Write the footer and return the file's descriptor."""
+        try:
+            self._writer.close()
+            size = self._stream.tell()
+            self._stream.close()
+        except BaseException:
+            self.abandon()
+            raise
+        footer = pa.BufferOutputStream()
+        self._footers[0].write_metadata_file(footer)
+        return DataFile(table, self._path, size, self._rows, footer.getvalue().to_pybytes(), partition)
+
+    def abandon(self) -> None:
+        """Close and delete the file. Errors are logged, because a task that fails must report its own error."""
+        for closeable in (self._writer, self._stream):
+            try:
+                closeable.close()
+            except (OSError, pa.ArrowException) as error:
+                logger.warning("File %s/%s: cannot be closed (%s)", self.location, self._path, error)
+        delete_unused(self._store, self.location, self._path)
+
+
+def delete_unused(store: FileStore, location: str, path: str) -> None:
+    """Delete a file that no commit mentions. Errors are logged, because upkeep removes such files."""
+    try:
+        store.delete(location, path)
+    except OSError as error:
+        logger.warning(
+            "File %s/%s: cannot be deleted (%s). No table contains it; delete it to free its space",
+            location,
+            path,
+            error,
+        )
