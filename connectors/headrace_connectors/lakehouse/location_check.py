@@ -23,6 +23,8 @@ PATH_KEY = "lakehouse.path"
 logger = logging.getLogger(__name__)
 
 _PROBE_BYTES = 1 << 20
+_PROBE = b"headrace checks whether it can write tables here"
+_REGION_ERRORS = ("Malformed", "MALFORMED", "PermanentRedirect", "HTTP status 301", "HTTP status 400")
 _UNSAFE = (
     "Two writers of a Delta table could overwrite each other's commits; use a store that supports conditional writes,"
     " or lakehouse.format=iceberg"
@@ -73,7 +75,6 @@ def _probe(config: S3AccessConfig, uri: TableUri, conditional_writes: bool, path
     from headrace_connectors.s3.bucket import Bucket, NotImplementedByStoreError
 
     bucket = Bucket(_connection(config, uri.bucket))
-    bucket.check()
     name = f"_headrace_probe-{uuid.uuid4()}"
     key = f"{uri.path}/{name}".lstrip("/")
     try:
@@ -93,21 +94,24 @@ def _create(bucket: Bucket, key: str, conditional: bool) -> bool:
 
     condition = {"IfNoneMatch": "*"} if conditional else {}
     try:
-        bucket.request("put_object", f"write {key}", Key=key, Body=b"probe", **condition)
+        bucket.request("put_object", f"write {key}", Key=key, Body=_PROBE, **condition)
     except (ObjectExistsError, UploadLostError):
         return False
     return True
 
 
 def _check_access(config: S3AccessConfig, uri: TableUri, name: str) -> Iterator[ConfigError]:
-    """Yield an error if the executors' S3 client, which is PyArrow's, cannot read what boto3 wrote."""
+    """Yield an error if the executors' S3 client, which is PyArrow's, cannot overwrite the object that boto3 wrote."""
     try:
-        FileStore(AccessProvider(config).current()).size(str(uri), name)
+        with FileStore(AccessProvider(config).current()).open_output(str(uri), name) as stream:
+            stream.write(_PROBE)
     except OSError as error:
-        yield ConfigError.with_text(
-            "store.url" if config.store_url else "s3.region",
-            f"PyArrow, with which the executors access S3, cannot read an object in {uri}: {error}",
-        )
+        # boto3 finds a bucket's region by itself, PyArrow does not.
+        is_region = any(code in str(error) for code in _REGION_ERRORS)
+        key = "s3.region" if is_region or not config.store_url else "store.url"
+        hint = f"; check that the bucket is in the region {config.region}" if key == "s3.region" else ""
+        text = f"PyArrow, with which the executors access S3, cannot write to {uri}: {error}{hint}"
+        yield ConfigError.with_text(key, text)
 
 
 def _delete_probe(bucket: Bucket, key: str) -> None:

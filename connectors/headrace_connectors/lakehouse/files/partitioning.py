@@ -20,6 +20,8 @@ from headrace_connectors.lakehouse.files.layout import PartitionField
 Partition = tuple[Any, ...]
 
 _DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
+_RADIX_GROUPS_MAX = 1 << 16
+"""NumPy sorts 16-bit integers by radix, which is several times faster."""
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days 0001-01-01 and 9999-12-31, counted from 1970-01-01."""
 
@@ -39,8 +41,7 @@ def split_by_partition(
     if count == 1:
         yield tuple(column[0].as_py() for column in columns), rows
         return
-    # NumPy sorts 16-bit integers by radix, which is several times faster.
-    order = np.argsort(groups.astype(np.uint16) if count <= 1 << 16 else groups, kind="stable")
+    order = np.argsort(groups.astype(np.uint16) if count <= _RADIX_GROUPS_MAX else groups, kind="stable")
     ends = np.cumsum(np.bincount(groups, minlength=count)).tolist()
     for start, end in zip([0, *ends], ends, strict=False):
         partition = tuple(column[int(order[start])].as_py() for column in columns)
