@@ -40,20 +40,26 @@ class ParquetFile:
         self._group_size = 0
         self._footers: list[Any] = []
         self._stream = store.open_output(location, path)
-        self._writer = pq.ParquetWriter(
-            self._stream,
-            schema,
-            version="2.6",
-            compression=settings.compression,
-            compression_level=settings.compression_level,
-            coerce_timestamps="us",
-            store_schema=False,
-            use_dictionary=dictionary_columns(schema) or False,
-            metadata_collector=self._footers,
-        )
+        self._writer: pq.ParquetWriter | None = None
+        try:
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                schema,
+                version="2.6",
+                compression=settings.compression,
+                compression_level=settings.compression_level,
+                coerce_timestamps="us",
+                store_schema=False,
+                use_dictionary=dictionary_columns(schema) or False,
+                metadata_collector=self._footers,
+            )
+        except BaseException:
+            self.abandon()
+            raise
 
     def write(self, rows: pa.Table) -> None:
         """Append a row group."""
+        assert self._writer is not None
         before = self._stream.tell()
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         self._group_size = self._stream.tell() - before
@@ -65,6 +71,7 @@ class ParquetFile:
 
     def complete(self, table: str, partition: Partition) -> DataFile:
         """Write the footer and return the file's descriptor."""
+        assert self._writer is not None
         try:
             self._writer.close()
             size = self._stream.tell()
@@ -78,11 +85,13 @@ class ParquetFile:
 
     def abandon(self) -> None:
         """Close and delete the file. Errors are logged, because a task that fails must report its own error."""
-        for closeable in (self._writer, self._stream):
-            try:
-                closeable.close()
-            except (OSError, pa.ArrowException) as error:
-                logger.warning("File %s/%s: cannot be closed (%s)", self.location, self._path, error)
+        if self._writer is not None:
+            self._writer.is_open = False  # so that it does not write a footer when it is deleted
+            self._writer = None
+        try:
+            self._stream.close()
+        except (OSError, pa.ArrowException) as error:
+            logger.warning("File %s/%s: cannot be closed (%s)", self.location, self._path, error)
         delete_unused(self._store, self.location, self._path)
 
 
