@@ -1,4 +1,4 @@
-"""Builds and runs the Go and Node.js clients in `go_clients/` and `node_clients/`.
+"""Builds and runs the Go and Node.js clients in `go_clients/` and `node_clients/`, and other Go programs.
 
 The tools of Go and Node.js download the clients' libraries. The results are in build/.
 """
@@ -6,6 +6,7 @@ The tools of Go and Node.js download the clients' libraries. The results are in 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -31,6 +32,16 @@ def run_go_client(*arguments: str) -> str:
     return _run([str(program), *arguments], BUILD, _RUN_TIMEOUT_S)
 
 
+def install_go_program(package: str) -> Path:
+    """Build a Go program if build/ does not contain it. `package` is its path with the version."""
+    name = package.partition("@")[0].rpartition("/")[2]
+    program = BUILD / f"{name}-{package.partition('@')[2]}" / name
+    with _lock(name):
+        if not program.exists():
+            _run(["go", "install", package], BUILD, _BUILD_TIMEOUT_S, GOBIN=str(program.parent))
+    return program
+
+
 def run_node_client(script: str, *arguments: str) -> str:
     """Install the libraries if necessary, and run a script of `node_clients/`. Return its output."""
     directory = BUILD / "node-clients"
@@ -51,9 +62,15 @@ def _lock(name: str) -> Iterator[None]:
         yield
 
 
-def _run(command: list[str], directory: Path, timeout_s: float) -> str:
+def _run(command: list[str], directory: Path, timeout_s: float, **environment: str) -> str:
     done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
+        command,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, f"{command[0]}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout

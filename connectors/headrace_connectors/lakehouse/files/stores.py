@@ -67,7 +67,10 @@ class FileStore:
         return int(info.size)
 
     def delete(self, location: str, path: str) -> None:
-        """Delete a file. Does nothing if it does not exist."""
+        """Delete a file. Does nothing if it does not exist.
+
+        If it was the last file of its directory in S3, PyArrow creates an empty object with the directory's name.
+        """
         filesystem, full_path = self._resolve(location, path)
         try:
             filesystem.delete_file(full_path)
@@ -108,7 +111,12 @@ def _s3_file_system(access: S3Access) -> fs.S3FileSystem:
     if found is None:
         while len(_file_systems) >= _FILE_SYSTEMS_MAX:
             del _file_systems[next(iter(_file_systems))]
-        found = _file_systems[access] = fs.S3FileSystem(**arrow_arguments(access))
+        for name in ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION"):
+            os.environ.setdefault(name, "when_required")  # some stores reject the additional checksums of AWS's SDK
+        arguments = arrow_arguments(access)
+        if access.ca_file and not os.path.exists(access.ca_file):  # an executor may have its certificates elsewhere
+            del arguments["tls_ca_file_path"]
+        found = _file_systems[access] = fs.S3FileSystem(**arguments)
     return found
 
 
