@@ -128,6 +128,18 @@ def test_large_file_in_s3_is_uploaded_in_parts(server: s3.S3Server) -> None:
     assert read.equals(pa.Table.from_batches(batches))
 
 
+def test_many_open_files_in_s3_keep_the_memory_limit(server: s3.S3Server) -> None:
+    table, limit = TableTarget("t", str(TABLES), layout=FileLayout(parse_partition_spec("bucket(20, id)"))), 4 << 20
+    before = pa.total_allocated_bytes()
+    with FileWriters(store(server), WriterSettings(memory_bytes=limit), "t") as writers:
+        for first in range(0, 400_000, 20_000):
+            writers.write(table, SCHEMA, rows(first, 20_000))
+            assert pa.total_allocated_bytes() - before < 5 * limit
+        files = writers.finish()
+    assert sum(file.rows for file in files) == 400_000
+    assert len(files) == 20  # no file had to be completed early
+
+
 def test_task_that_fails_leaves_neither_objects_nor_uploads_in_s3(server: s3.S3Server) -> None:
     settings = WriterSettings(memory_bytes=1, file_size_bytes=10_000)
 

@@ -40,6 +40,7 @@ def arrow_arguments(access: S3Access) -> dict[str, object]:
         "tls_ca_file_path": access.ca_file,
         "proxy_options": access.proxy,
         "connect_timeout": 10,
+        "request_timeout": 60,
         # A small file is one request instead of the three of a multipart upload.
         "allow_delayed_open": True,
     }

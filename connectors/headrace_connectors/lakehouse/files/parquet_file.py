@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from headrace_connectors.lakehouse.files.encodings import dictionary_columns
 from headrace_connectors.lakehouse.files.partitioning import Partition
-from headrace_connectors.lakehouse.files.stores import FileStore
+from headrace_connectors.lakehouse.files.stores import SMALL_FILE_BYTES, UPLOAD_BUFFER_BYTES, FileStore
 from headrace_connectors.lakehouse.job.results import DataFile
+from headrace_connectors.lakehouse.table_uri import TableUri
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class ParquetFile:
     def __init__(self, store: FileStore, location: str, path: str, schema: pa.Schema, settings: WriterSettings) -> None:
         self.location = location
         self.schema = schema
+        self._is_s3 = TableUri.parse(location).is_s3
         self._store = store
         self._path = path
         self._rows = 0
@@ -60,10 +62,17 @@ class ParquetFile:
     def write(self, rows: pa.Table) -> None:
         """Append a row group."""
         assert self._writer is not None
+        self._stream.flush()  # waits for uploads: if S3 is slower than the task, only one row group is in memory
         before = self._stream.tell()
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         self._group_size = self._stream.tell() - before
         self._rows += rows.num_rows
+
+    @property
+    def upload_bytes(self) -> int:
+        """The memory that the open file needs besides its rows, because the end of a file in S3 is not uploaded yet."""
+        size = int(self._stream.tell()) if self._is_s3 else 0
+        return size if size <= SMALL_FILE_BYTES else UPLOAD_BUFFER_BYTES
 
     def is_large(self, file_size_bytes: int) -> bool:
         """Whether the file's size will be farther from the wanted size with another row group than without."""

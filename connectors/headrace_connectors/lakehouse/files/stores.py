@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import FileIO
+from io import FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,11 @@ from pyarrow import fs
 
 from headrace_connectors.lakehouse.s3_access import S3Access, arrow_arguments
 from headrace_connectors.lakehouse.table_uri import TableUri
+
+SMALL_FILE_BYTES = 5 << 20
+"""A file in S3 up to this size is one request, which is sent when the file is closed."""
+UPLOAD_BUFFER_BYTES = 10 << 20
+"""The memory that PyArrow allocates for each open upload of a larger file."""
 
 
 class StoredFile(NamedTuple):
@@ -46,7 +51,7 @@ class FileStore:
         """
         uri = TableUri.parse(location) / path
         if uri.is_s3:
-            return self._s3().open_output_stream(_s3_path(uri))
+            return pa.PythonFile(_UploadedFile(self._s3(), _s3_path(uri)), mode="w")
         _make_directories(uri.local.parent)
         return pa.PythonFile(_SyncedFile(uri.local), mode="w")
 
@@ -122,6 +127,49 @@ def _s3_file_system(access: S3Access) -> fs.S3FileSystem:
 
 def _s3_path(uri: TableUri) -> str:
     return f"{uri.bucket}/{uri.path}".rstrip("/")
+
+
+class _UploadedFile(RawIOBase):
+    """A new file in S3. Its first bytes stay in memory, so that a small file needs no more memory than its size."""
+
+    def __init__(self, filesystem: fs.S3FileSystem, path: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._start: list[bytes] = []
+        self._size = 0
+        self._stream: Any = None
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self._size += len(content)
+        self._start.append(content)
+        if self._stream is not None or self._size > SMALL_FILE_BYTES:
+            self._upload()
+        return len(content)
+
+    def flush(self) -> None:
+        """Wait until the uploads of complete parts have ended."""
+        if self._stream is not None and not self.closed:
+            self._stream.flush()
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._upload()
+            self._stream.close()
+
+    def _upload(self) -> None:
+        if self._stream is None:
+            self._stream = self._filesystem.open_output_stream(self._path)
+        for content in self._start:
+            self._stream.write(content)
+        self._start.clear()
 
 
 class _SyncedFile(FileIO):

@@ -4,6 +4,7 @@ Rows are buffered as Arrow record batches and become row groups. A file is opene
 so rows of many partitions cost memory, but no open files. All limits are soft by one record batch:
 
 - A task that holds more than `memory_bytes` of rows writes row groups, the largest first.
+- Buffers of open files in S3 may need half of this memory. If they need more, the file with the largest is completed.
 - At most `open_files_max` files are open. If another file must be opened, the least recently used one is completed.
 - A file that has reached `file_size_bytes` is completed.
 - A file of a sorted table contains one sorted run. It is completed when its rows are written, for whatever reason.
@@ -85,9 +86,9 @@ class FileWriters:
             self._append_unsplit(table, schema, rows)
         else:
             self._append((table.name, ()), table, schema, rows)
-        if self._bytes > self._settings.memory_bytes:
+        if self._is_over_limit():
             self._split_all()
-        while self._bytes > self._settings.memory_bytes:
+        while self._buffers and self._is_over_limit():
             self._flush(max(self._buffers.values(), key=lambda buffer: buffer.rows.size))
 
     def finish(self) -> list[DataFile]:
@@ -100,6 +101,9 @@ class FileWriters:
             self._complete(next(iter(self._open)))
         self._is_finished = True
         return [file for _, file in self._written]
+
+    def _is_over_limit(self) -> bool:
+        return self._bytes + self._upload_bytes() > self._settings.memory_bytes
 
     def _append_unsplit(self, table: TableTarget, schema: pa.Schema, rows: pa.RecordBatch) -> None:
         """Buffer rows of a partitioned table until there are enough, because splitting few rows is slow."""
@@ -168,6 +172,8 @@ class FileWriters:
             file.write(run)
         if sort_fields or file.is_large(self._settings.file_size_bytes):
             self._complete(buffer.key)
+        while len(self._open) > 1 and 2 * self._upload_bytes() > self._settings.memory_bytes:
+            self._complete(max(self._open, key=lambda key: self._open[key].upload_bytes))
 
     def _open_file(self, buffer: _Buffer) -> ParquetFile:
         while len(self._open) >= self._settings.open_files_max:
@@ -179,6 +185,9 @@ class FileWriters:
         file = ParquetFile(self._store, buffer.table.location, path, buffer.schema, self._settings)
         self._open[buffer.key] = file
         return file
+
+    def _upload_bytes(self) -> int:
+        return sum(file.upload_bytes for file in self._open.values())
 
     def _complete(self, key: _FileKey) -> None:
         """Complete the open file of a table's partition, if there is one."""

@@ -179,6 +179,7 @@ def test_options_of_pyarrow_delta_and_iceberg_have_all_settings() -> None:
         "tls_ca_file_path": "ca.pem",
         "proxy_options": "http://p:1",
         "connect_timeout": 10,
+        "request_timeout": 60,
         "allow_delayed_open": True,
     }
     assert delta_storage_options(ACCESS) == {
