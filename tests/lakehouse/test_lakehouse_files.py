@@ -132,11 +132,11 @@ def test_many_open_files_in_s3_keep_the_memory_limit(server: s3.S3Server) -> Non
     table, limit = TableTarget("t", str(TABLES), layout=FileLayout(parse_partition_spec("bucket(20, id)"))), 4 << 20
     before = pa.total_allocated_bytes()
     with FileWriters(store(server), WriterSettings(memory_bytes=limit), "t") as writers:
-        for first in range(0, 400_000, 20_000):
+        for first in range(0, 160_000, 20_000):
             writers.write(table, SCHEMA, rows(first, 20_000))
             assert pa.total_allocated_bytes() - before < 5 * limit
         files = writers.finish()
-    assert sum(file.rows for file in files) == 400_000
+    assert sum(file.rows for file in files) == 160_000
     assert len(files) == 20  # no file had to be completed early
 
 
