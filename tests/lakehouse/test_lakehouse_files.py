@@ -297,6 +297,34 @@ def test_delta_rs_reads_all_rows_and_skips_files_by_partition_and_statistics(
     assert 0 < len(fragments) < len(files) / 2  # the statistics exclude the other files
 
 
+def test_statistics_equal_those_of_delta_rs(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {
+        "id": [3, None, -1],
+        "small": pa.array([3, None, -1], pa.int8()),
+        "text": ["b", None, "é"],
+        "price": [1.5, None, -0.25],
+        "day": pa.array([20_000, None, -1], pa.int32()).cast(pa.date32()),
+        "at": pa.array([1_500_000, None, -1_000], pa.int64()).cast(TIMESTAMP),
+        "cost": pa.array([2, None, 1], pa.decimal128(19, 0)).cast(pa.decimal128(9, 2)),
+        "nothing": pa.nulls(3, pa.int64()),
+        "s": [{"x": 1, "t": {"y": "z"}}, None, {"x": None, "t": None}],
+        "tags": [["a"], None, []],
+    }
+    rows = pa.record_batch(columns)
+    [file] = write(FileStore(), TableTarget("ours", str(tmp_path / "ours")), [rows])
+    action = AddAction(file.path, file.size, {}, 0, True, delta_statistics(file.footer))
+    create_table_with_add_actions(str(tmp_path / "ours"), Schema.from_arrow(rows.schema), [action])
+    write_deltalake(tmp_path / "theirs", pa.Table.from_batches([rows]))
+    ours, theirs = (
+        pa.table(DeltaTable(tmp_path / name).get_add_actions(flatten=True)).to_pylist()[0]
+        for name in ("ours", "theirs")
+    )
+    for found in (ours, theirs):
+        del found["path"], found["size_bytes"], found["modification_time"]
+    assert len(ours) > 20
+    assert ours == theirs
+
+
 def test_duckdb_reads_all_rows(table: tuple[Path, list[DataFile]]) -> None:
     duckdb = pytest.importorskip("duckdb")
     directory, files = table

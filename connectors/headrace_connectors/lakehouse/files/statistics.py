@@ -105,6 +105,8 @@ def _json_minimum(column: _ColumnStatistics) -> str | None:
     value = column.minimum
     if isinstance(value, str):
         return json.dumps(value[:_TEXT_MAX])
+    if value is not None and pa.types.is_timestamp(column.type):
+        return _json_timestamp(value // 1000, column.type)
     return _json_value(value, column.type)
 
 
@@ -115,17 +117,18 @@ def _json_maximum(column: _ColumnStatistics) -> str | None:
             return json.dumps(value)
         # The truncated text is less than the value, so a character is appended that is greater than every other.
         return None if value[_TEXT_MAX] == _LARGEST_CHARACTER else json.dumps(value[:_TEXT_MAX] + _LARGEST_CHARACTER)
+    if value is not None and pa.types.is_timestamp(column.type):
+        return _json_timestamp(-(-value // 1000), column.type)
     return _json_value(value, column.type)
 
 
 def _json_value(value: Any, type_: pa.DataType) -> str | None:
-    """Return a number, date or timestamp as JSON, or None if the value or its type has no statistics."""
+    """Return a number or date as JSON, or None if the value or its type has no statistics."""
     if value is None or isinstance(value, bool | bytes):
         return None
     if pa.types.is_date(type_):
-        return _json_time(value * 86_400_000_000, "%s", 10)
-    if pa.types.is_timestamp(type_):
-        return _json_time(value, "%sZ" if type_.tz else "%s", None)
+        text = _iso_text(value * 86_400_000)
+        return None if text is None else json.dumps(text[:10])
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
     if isinstance(value, float):
@@ -133,12 +136,21 @@ def _json_value(value: Any, type_: pa.DataType) -> str | None:
     return str(value) if isinstance(value, int) else None
 
 
-def _json_time(microseconds: int, form: str, length: int | None) -> str | None:
+def _json_timestamp(milliseconds: int, type_: pa.DataType) -> str | None:
+    """Return a timestamp as JSON. The protocol's timestamps have milliseconds: a minimum is rounded down, a maximum up.
+
+    Writers that round a maximum down rely on readers to add a millisecond.
+    """
+    text = _iso_text(milliseconds)
+    return None if text is None else json.dumps(text + ("Z" if type_.tz else ""))
+
+
+def _iso_text(milliseconds: int) -> str | None:
+    """Return a time as text, or None if its year is not 1 to 9999."""
     try:
-        text = (_EPOCH + dt.timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")
-    except OverflowError:  # the year is not 1 to 9999
+        return (_EPOCH + dt.timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
+    except OverflowError:
         return None
-    return json.dumps(form % text[:length])
 
 
 def _set(target: dict[str, Any], path: tuple[str, ...], value: str) -> None:
