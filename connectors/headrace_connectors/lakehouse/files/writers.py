@@ -16,12 +16,14 @@ deletes what it can.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
+from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.files.parquet_file import ParquetFile, WriterSettings, delete_unused
 from headrace_connectors.lakehouse.files.partition_paths import partition_directory
 from headrace_connectors.lakehouse.files.partitioning import Partition, split_by_partition
@@ -78,7 +80,7 @@ class FileWriters:
     def write(self, table: TableTarget, schema: pa.Schema, rows: pa.RecordBatch) -> None:
         """Add rows to the files of a table. `schema` has the columns of `rows` with the types for Parquet.
 
-        Raises OSError if a file cannot be written.
+        Raises OSError if a file cannot be written, and ConnectError if the rows cannot be partitioned.
         """
         if rows.schema is not schema and not rows.schema.equals(schema):
             rows = rows.cast(schema)
@@ -127,7 +129,7 @@ class FileWriters:
         del self._unsplit[table.name]
         self._bytes -= buffer.rows.size
         for rows in buffer.rows.to_table(buffer.schema).combine_chunks().to_batches():
-            for partition, part in split_by_partition(rows, table.layout.partition_fields):
+            for partition, part in _split(table, rows):
                 self._append((table.name, partition), table, buffer.schema, part)
 
     def _append(self, key: _FileKey, table: TableTarget, schema: pa.Schema, rows: pa.RecordBatch) -> None:
@@ -203,6 +205,17 @@ class FileWriters:
         self._open.clear()
         self._buffers.clear()
         self._written.clear()
+
+
+def _split(table: TableTarget, rows: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
+    """Split rows by partition. Raises ConnectError for values and columns that the caller should have rejected."""
+    try:
+        yield from split_by_partition(rows, table.layout.partition_fields)
+    except (KeyError, ValueError, OverflowError) as error:
+        raise ConnectError(
+            f"table {table.name}: rows cannot be partitioned: {error}; check lakehouse.partition.by, and that dates and"
+            " timestamps of partition columns have the years 1 to 9999"
+        ) from error
 
 
 @dataclass(slots=True)

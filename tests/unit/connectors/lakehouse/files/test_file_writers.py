@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.layout_text import parse_partition_spec, parse_sort_order
 from headrace_connectors.lakehouse.files.statistics import parse_footer
@@ -266,6 +267,14 @@ def test_column_type_that_parquet_does_not_have_fails_without_leaving_a_file(tmp
     rows = pa.record_batch({"x": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
     with pytest.raises(pa.ArrowException):
         write_rows(target(tmp_path), rows)
+    assert stored(tmp_path) == []
+
+
+@pytest.mark.parametrize("spec", ["day(at)", "at", "day(other)"])
+def test_rows_that_cannot_be_partitioned_are_an_error_of_the_table(tmp_path: Path, spec: str) -> None:
+    rows = pa.record_batch({"at": pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("us", "UTC"))})
+    with pytest.raises(ConnectError, match="table orders: rows cannot be partitioned: "):
+        write_rows(target(tmp_path, spec), rows)
     assert stored(tmp_path) == []
 
 
