@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse.files.stores import omit_additional_checksums
 from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.s3.connection import S3AccessConfig
 
@@ -63,6 +64,7 @@ class AccessProvider:
 
         from headrace_connectors.s3.bucket import create_session, proxy_url, uses_path_style
 
+        omit_additional_checksums()  # also for the file systems that pyiceberg creates
         config = self._config
         try:
             found = create_session(config).get_credentials()

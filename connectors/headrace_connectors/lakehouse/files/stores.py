@@ -116,13 +116,21 @@ def _s3_file_system(access: S3Access) -> fs.S3FileSystem:
     if found is None:
         while len(_file_systems) >= _FILE_SYSTEMS_MAX:
             del _file_systems[next(iter(_file_systems))]
-        for name in ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION"):
-            os.environ.setdefault(name, "when_required")  # some stores reject the additional checksums of AWS's SDK
+        omit_additional_checksums()
         arguments = arrow_arguments(access)
         if access.ca_file and not os.path.exists(access.ca_file):  # an executor may have its certificates elsewhere
             del arguments["tls_ca_file_path"]
         found = _file_systems[access] = fs.S3FileSystem(**arguments)
     return found
+
+
+def omit_additional_checksums() -> None:
+    """Let PyArrow's S3 file systems of this process add no checksums to uploads, because some stores reject them.
+
+    The signature protects the content. PyArrow has no other setting than the environment variables of AWS's SDK.
+    """
+    for name in ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION"):
+        os.environ.setdefault(name, "when_required")
 
 
 def _s3_path(uri: TableUri) -> str:
