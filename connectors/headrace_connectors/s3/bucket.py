@@ -38,15 +38,14 @@ from headrace_connectors.s3.connection import S3AccessConfig, S3ConnectionConfig
 _FATAL = frozenset(
     {
         *("AccessDenied", "403", "404", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"),
-        *("InvalidRequest", "InvalidArgument", "InvalidBucketName", "KeyTooLongError"),
-        *("AccountProblem", "AllAccessDisabled", "ExpiredToken", "400"),
+        *("InvalidRequest", "InvalidArgument", "InvalidBucketName", "KeyTooLongError", "PermanentRedirect"),
+        *("AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken", "400", "301"),
     }
 )
 READ_TIMEOUT_S = 60.0
 """How long a request waits for more data of the response before it fails with a temporary error."""
 _loader = create_loader()
 """Caches the description of the S3 API, which takes long to parse, for all clients of the process."""
-_WRONG_REGION = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "301"})
 _DENIED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
 
 
@@ -60,10 +59,6 @@ class AccessDeniedError(ConnectError):
 
 class NotImplementedByStoreError(ConnectError):
     """The store does not support a request or one of its headers."""
-
-
-class RegionError(ConnectError):
-    """The bucket is in another region than the configured one."""
 
 
 class ProxyError(ConnectError):
@@ -222,8 +217,6 @@ def _translated(failure: str) -> Iterator[None]:
             raise NotImplementedByStoreError(text) from error
         if code in _DENIED:
             raise AccessDeniedError(text) from error
-        if code in _WRONG_REGION:
-            raise RegionError(text) from error
         if code in _FATAL:
             raise ConnectError(text) from error
         raise TemporaryError(text) from error

@@ -31,15 +31,13 @@ def role_error(config: S3AccessConfig) -> ConfigError | None:
 
 def request_error(config: S3AccessConfig, error: Exception, bucket_key: str = "s3.bucket.name") -> ConfigError:
     """Return the error for the configuration key that made a request fail. `bucket_key` contains the bucket's name."""
-    from headrace_connectors.s3.bucket import AccessDeniedError, ProxyError, RegionError, TemporaryError
+    from headrace_connectors.s3.bucket import AccessDeniedError, ProxyError, TemporaryError
 
     if isinstance(error, TemporaryError):
         return ConfigError.with_text("store.url" if config.store_url else "s3.region", str(error))
     if isinstance(error, AccessDeniedError):
         key = "aws.access.key.id" if config.access_key_id else "s3.credentials.provider.class"
         return ConfigError.with_text(key, f"{error}; check the credentials and that they permit access to the bucket")
-    if isinstance(error, RegionError):
-        return ConfigError.with_text("s3.region", f"{error}; set s3.region to the region of the bucket")
     if isinstance(error, ProxyError):
         return ConfigError.with_text("s3.proxy.url", str(error))
     if isinstance(error, ConnectError):

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from headrace_connectors.s3.bucket import Bucket, _proxy
+from headrace_connectors.s3.bucket import Bucket, proxy_url
 from headrace_connectors.s3.connection import S3ConnectionConfig
 from headrace_connectors.s3.sink_config import S3SinkConfig
 from headrace_connectors.s3.source_config import S3SourceConfig
@@ -144,8 +144,8 @@ def test_s3_sink_configuration_error_contains_the_configuration_key_and_the_reas
 
 def test_user_and_password_in_the_proxy_url_are_percent_encoded() -> None:
     config = sink(s3__proxy__url="http://proxy:3128", s3__proxy__user="a@b", s3__proxy__password="x/y:z")
-    assert _proxy(config) == "http://a%40b:x%2Fy%3Az@proxy:3128"
-    assert _proxy(sink(s3__proxy__url="http://proxy:3128")) == "http://proxy:3128"
+    assert proxy_url(config) == "http://a%40b:x%2Fy%3Az@proxy:3128"
+    assert proxy_url(sink(s3__proxy__url="http://proxy:3128")) == "http://proxy:3128"
 
 
 def test_configured_sse_customer_key_is_decoded_from_base64_for_s3_requests() -> None:
