@@ -13,6 +13,10 @@ import pyarrow as pa
 
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
 
+_FEW_ROWS = 64
+"""For fewer values, a loop over the words of each value is faster than one over the words of all values."""
+_LOOP_BYTES = 1 << 18
+
 UInt32Array = npt.NDArray[np.uint32]
 
 
@@ -57,17 +61,29 @@ def _hash_bytes(
     hashes = np.zeros(len(starts), np.uint32)
     rows: npt.NDArray[Any] = np.flatnonzero(lengths >= 4)
     position = 0
-    while rows.size:
+    while rows.size >= _FEW_ROWS:
         word = _scramble(_word(content, starts[rows] + position))
         hashes[rows] = _mix(hashes[rows], word)
         position += 4
         rows = rows[lengths[rows] >= position + 4]
+    for row in rows.tolist():
+        start, end = int(starts[row]) + position, int(starts[row] + lengths[row] // 4 * 4)
+        for first in range(start, end, _LOOP_BYTES):
+            hashes[row] = _mix_words(int(hashes[row]), content[first : min(first + _LOOP_BYTES, end)])
     tails = np.flatnonzero(lengths % 4)
     if tails.size:
         size = (lengths[tails] % 4).astype(np.uint32)
         word = _word(content, starts[tails] + lengths[tails] // 4 * 4)
         hashes[tails] ^= _scramble(word & ((np.uint32(1) << (size * np.uint32(8))) - np.uint32(1)))
     return _finish(hashes, lengths.astype(np.uint32))
+
+
+def _mix_words(value: int, content: npt.NDArray[np.uint8]) -> int:
+    """Mix all words of one value. The next hash depends on the previous one, so NumPy cannot do it at once."""
+    for word in _scramble(np.frombuffer(content.tobytes(), "<u4").astype(np.uint32)).tolist():
+        value ^= word
+        value = (((value << 13 | value >> 19) & 0xFFFFFFFF) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    return value
 
 
 def _word(content: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> UInt32Array:

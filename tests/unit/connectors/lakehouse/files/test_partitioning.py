@@ -58,6 +58,7 @@ def random_arrays() -> list[tuple[Any, str]]:
     """Return arrays with random values and nulls, each a slice, and the name of their type in pyiceberg."""
     generator = random.Random(40)
     texts = ["".join(generator.choices("aé€😀", k=generator.randrange(20))) for _ in range(300)]
+    texts += ["".join(generator.choices("aé€😀", k=generator.randrange(2_000))) for _ in range(10)]
     decimals = [
         Decimal(generator.randrange(-(10**digits), 10**digits)).scaleb(-4) for digits in range(1, 28) for _ in range(10)
     ]
