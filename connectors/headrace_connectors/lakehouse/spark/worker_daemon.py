@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from headrace_connectors.lakehouse.process_watch import exit_with_process
+from headrace_connectors.lakehouse.spark.process_watch import exit_with_process
 
 TASK_PID = "HEADRACE_TASK_PID"
 """The environment variable with the id of the task's process. The JVM passes it on to this daemon."""

@@ -1,0 +1,45 @@
+"""Finds the message of a task's Python exception in an error of Spark. This module does no I/O."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from headrace_connectors.lakehouse.spark.jobs import JobFailedError
+
+_LINES_SHOWN = 12
+_TRACEBACK = "Traceback (most recent call last):"
+_JAVA_FRAME = re.compile(r"\n\s*\n?\s+at [\w.$/<>]+\(|\n\nDriver stacktrace:|\n\nJVM stacktrace:")
+_EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
+_FAILURE = re.compile(r"most recent failure: (?P<reason>[^\n]*)")
+_SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
+
+
+def job_error(error: BaseException) -> JobFailedError:
+    """Return the error for a job that Spark has ended with `error`."""
+    text = str(error)
+    found = python_exception(text)
+    if found is not None:
+        name, message = found
+        return JobFailedError(message or name, name.rpartition(".")[2])
+    failure = _FAILURE.search(text)
+    return JobFailedError(failure["reason"].strip() if failure is not None else text.strip())
+
+
+def python_exception(text: str) -> tuple[str, str] | None:
+    """Return the class and the message of the last Python traceback in `text`, or None if it has no traceback."""
+    _, found, rest = text.rpartition(_TRACEBACK)
+    if not found:
+        return None
+    lines = _SQL_STATE.sub("", _JAVA_FRAME.split(rest, maxsplit=1)[0]).splitlines()
+    while lines and (not lines[0] or lines[0].startswith(" ")):
+        lines.pop(0)  # the frames
+    match = _EXCEPTION.match("\n".join(lines).rstrip())
+    return (match["name"], match["message"] or "") if match is not None else None
+
+
+def exit_text(status: int, output: str) -> str:
+    """Return the message for a JVM that exited with `status`, with the last lines of its output."""
+    event = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+    lines = "\n".join(output.splitlines()[-_LINES_SHOWN:])
+    return f"Spark's JVM {event}" + (f"; its last lines:\n{lines}" if lines else "")
