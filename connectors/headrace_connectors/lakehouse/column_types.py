@@ -81,7 +81,10 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column. `kind` is a key of DDL_NAMES, or one of decimal, array, map, struct."""
+    """The type of a column. `kind` is a key of DDL_NAMES, or one of decimal, array, map, struct.
+
+    A column that another tool added to a table may have another kind, for example timestamp_ntz. No record matches it.
+    """
 
     kind: str
     fields: tuple[TableColumn, ...] = ()
@@ -99,7 +102,7 @@ class ColumnType:
             return f"map<{self.key},{self.element}>"
         if self.kind == "struct":
             return "struct<" + ",".join(f"{quoted(field.name)}:{field.type}" for field in self.fields) + ">"
-        return DDL_NAMES[self.kind]
+        return DDL_NAMES.get(self.kind, self.kind)
 
 
 STRING = ColumnType("string")

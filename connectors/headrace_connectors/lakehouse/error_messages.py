@@ -31,7 +31,7 @@ def is_disk_full(text: str) -> bool:
     return _NO_SPACE.search(text) is not None
 
 
-def disk_full_error(path: Path, key: str) -> ConnectError:
+def disk_full_error(path: Path | str, key: str) -> ConnectError:
     """Return the error for a full disk. `key` is the configuration key that sets `path`."""
     return ConnectError(
         f"no space left on the disk of {path} ({key}), the current batch was not committed;"
@@ -39,7 +39,7 @@ def disk_full_error(path: Path, key: str) -> ConnectError:
     )
 
 
-def table_error(directory: Path, action: str, error: BaseException) -> ConnectError:
+def table_error(directory: Path | str, action: str, error: BaseException) -> ConnectError:
     """Return the error for a table that cannot be read or written. `action` is "read" or "written"."""
     text = error_text(error)
     if is_disk_full(text) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):

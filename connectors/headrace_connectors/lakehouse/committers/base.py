@@ -146,6 +146,15 @@ class TableCommitter(ABC):
         """Return the offsets of other connectors for at least one of these partitions, by connector name."""
 
     @abstractmethod
+    def take_over(self, connector: str, partitions: Iterable[TopicPartition]) -> TableOffsets:
+        """Move another connector's offsets for `partitions` to this connector, in one commit without files.
+
+        Return this connector's offsets afterwards. The commit fences the other connector: its next commit to the table
+        raises TableConflictError, and its `load` no longer returns these offsets. Does nothing if the table does not
+        exist, or if `other_connectors` does not return `connector`. Call `load` before.
+        """
+
+    @abstractmethod
     def list_files(self) -> list[TableFile]:
         """Return the files that the table contains now."""
 

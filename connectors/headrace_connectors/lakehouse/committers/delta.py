@@ -1,0 +1,288 @@
+"""Commits files to Delta tables with delta-rs: files and offsets in one commit of the Delta log, without a JVM or jars.
+
+Besides the data files, a commit contains:
+- a transaction identifier for the micro-batch: app id `headrace/<connector>/<generation>`, version = batch id;
+- a transaction identifier for each partition: app id `headrace/<connector>/<topic>/<partition>`, version = next offset.
+  Log cleanup does not delete these identifiers, and delta-rs rejects a commit if another process has changed the
+  identifier of the same partition. Version -1 means that the offset was deleted. Version 2^63-1 means that another
+  connector has taken over the partition;
+- the offsets of all partitions as JSON in the commit metadata, for people and tools.
+
+Tables use no reader feature. A commit that conflicts with another tool's change (such as a delete or a changed table
+property) is retried on the new version of the table. On S3, a commit is a conditional put (`aws_conditional_put`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from headrace_connectors.lakehouse.committers.base import (
+    CONNECTOR_KEY,
+    OFFSETS_KEY,
+    Commit,
+    TableFile,
+    partition_app_id,
+    unusable_location_error,
+)
+from headrace_connectors.lakehouse.committers.delta_schema import (
+    delta_schema,
+    partition_value_text,
+    table_columns,
+    table_layout,
+)
+from headrace_connectors.lakehouse.committers.delta_transactions import checkpoint_transactions
+from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
+from headrace_connectors.lakehouse.error_messages import unsupported_features
+from headrace_connectors.lakehouse.job.results import DataFile
+from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
+from headrace_connectors.lakehouse.table_uri import TableUri
+
+_RECENT_COMMITS = 20
+DELETED = -1
+"""Version of a partition's transaction identifier whose offset was deleted."""
+TAKEN_OVER = 2**63 - 1
+"""Version of a partition's transaction identifier whose offset another connector has taken over."""
+
+
+class DeltaCommitter(RecoveringCommitter):
+    """Commits to one Delta table. Another process's commit after `load` is detected by `commit`."""
+
+    def __init__(
+        self, name: str, uri: TableUri, connector: str, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(name, str(uri), connector)
+        self._uri = uri
+        self._options = dict(storage_options or {})
+        self._table: DeltaTable | None = None
+
+    def use_storage_options(self, options: Mapping[str, str]) -> None:
+        """Use other storage options, for example with renewed credentials, without reading the table again."""
+        if options != self._options:
+            self._options = dict(options)
+            if self._table is not None:
+                self._table = DeltaTable(self.location, self._table.version(), storage_options=self._options)
+
+    def exists(self) -> bool:
+        """Whether the table exists."""
+        return self._table is not None
+
+    def data_location(self) -> str:
+        """Return the table's location."""
+        return self.location
+
+    def list_files(self) -> list[TableFile]:
+        """Return the files of the loaded version."""
+        return [TableFile(row["path"], row["size_bytes"], row["num_records"]) for row in self._add_actions()]
+
+    def other_connectors(self, partitions: Iterable[TopicPartition]) -> dict[str, TableOffsets]:
+        """Return other connectors' offsets, from the history and from the transaction identifiers."""
+        wanted = set(partitions)
+        if self._table is None or not wanted:
+            return {}
+        found: dict[str, TableOffsets] = {}
+        for connector, offsets in self._all_connectors().items():
+            current = self._current_offsets(connector, offsets.next_offsets)
+            if connector != self.connector and not wanted.isdisjoint(current):
+                topics = {topic for topic, _ in current}
+                ids = {topic: id_ for topic, id_ in offsets.topic_ids.items() if topic in topics}
+                found[connector] = TableOffsets(current, ids)
+        return found
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _read(self, partitions: Sequence[TopicPartition]) -> TableOffsets:
+        try:
+            self._table = DeltaTable(self.location, storage_options=self._options)
+        except TableNotFoundError:
+            if self._table is not None:
+                self._table, self._columns = None, None
+            self._check_other_formats()
+            return TableOffsets()
+        self._read_structure()
+        committed = self._from_history(_RECENT_COMMITS) or self._from_history(None) or TableOffsets()
+        offsets = self._current_offsets(self.connector, {**dict.fromkeys(partitions), **committed.next_offsets})
+        topics = {topic for topic, _ in offsets}
+        return TableOffsets(offsets, {topic: id_ for topic, id_ in committed.topic_ids.items() if topic in topics})
+
+    def _check_other_formats(self) -> None:
+        """Raise TableUnusableError if the directory is a table of another format."""
+        if self._uri.is_s3:
+            return
+        directory = self._uri.local
+        if (directory / "_headrace" / "commits").is_dir():
+            raise unusable_location_error(
+                f"{directory} is a Parquet table of this connector, but lakehouse.format=delta"
+            )
+        if any((directory / "metadata").glob("*.metadata.json")):
+            raise unusable_location_error(f"{directory} is an Iceberg table, but lakehouse.format=delta")
+
+    def _read_structure(self) -> None:
+        assert self._table is not None
+        schema = json.loads(self._table.schema().to_json())
+        self._columns = table_columns(schema)
+        self._layout = table_layout(schema, self._table.metadata().partition_columns)
+
+    def _from_history(self, limit: int | None) -> TableOffsets | None:
+        commits = (offsets for connector, offsets in self._history(limit) if connector == self.connector)
+        return next(commits, None)
+
+    def _history(self, limit: int | None) -> Iterator[tuple[str, TableOffsets]]:
+        """Yield the connector and the offsets of commits that have offsets, the newest commit first."""
+        assert self._table is not None
+        for commit in self._table.history(limit):
+            if OFFSETS_KEY in commit and CONNECTOR_KEY in commit:
+                yield commit[CONNECTOR_KEY], TableOffsets.from_text(commit[OFFSETS_KEY])
+
+    def _all_connectors(self) -> dict[str, TableOffsets]:
+        """Return the newest known offsets of every connector. Some may have been taken over."""
+        assert self._table is not None
+        version, found = checkpoint_transactions(self.location, self._options)
+        limit = None if version is None else self._table.version() - version
+        newest: dict[str, TableOffsets] = {}
+        if limit is None or limit > 0:
+            for connector, offsets in self._history(limit):
+                newest.setdefault(connector, offsets)
+        for connector, next_offsets in found.items():
+            known = newest.get(connector, TableOffsets())
+            newest[connector] = TableOffsets({**next_offsets, **known.next_offsets}, known.topic_ids)
+        return newest
+
+    def _current_offsets(self, connector: str, known: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+        """Return the offsets of the partitions in `known` from transaction identifiers, which are always up to date.
+
+        A partition without a transaction identifier keeps its offset in `known`, unless that is None.
+        """
+        assert self._table is not None
+        current: dict[TopicPartition, int] = {}
+        for key, offset in known.items():
+            version = self._table.transaction_version(partition_app_id(connector, key))
+            value = offset if version is None else version
+            if value is not None and DELETED < value < TAKEN_OVER:
+                current[key] = value
+        return current
+
+    def _add_actions(self) -> list[dict[str, Any]]:
+        if self._table is None:
+            return []
+        rows: list[dict[str, Any]] = pa.table(self._table.get_add_actions()).to_pylist()
+        return rows
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def _apply(self, commit: Commit) -> None:
+        self._check_offsets_unchanged(commit)
+        transactions = [Transaction(commit.identity.app_id, commit.identity.batch_id)]
+        transactions += _partition_transactions(self.connector, commit.offsets.next_offsets)
+        deleted = self._offsets.next_offsets.keys() - commit.offsets.next_offsets.keys()
+        transactions += _partition_transactions(self.connector, dict.fromkeys(deleted, DELETED))
+        self._write(self._properties(transactions, commit.offsets), commit.add, commit.remove)
+
+    def _apply_take_over(self, connector: str, moved: TableOffsets, merged: TableOffsets) -> None:
+        transactions = _partition_transactions(self.connector, merged.next_offsets)
+        transactions += _partition_transactions(connector, dict.fromkeys(moved.next_offsets, TAKEN_OVER))
+        self._write(self._properties(transactions, merged))
+
+    def _properties(self, transactions: list[Transaction], offsets: TableOffsets) -> CommitProperties:
+        return CommitProperties(
+            app_transactions=transactions,
+            custom_metadata={CONNECTOR_KEY: self.connector, OFFSETS_KEY: offsets.to_text()},
+        )
+
+    def _write(
+        self, properties: CommitProperties, add: Sequence[DataFile] = (), remove: Sequence[TableFile] = ()
+    ) -> None:
+        assert self._columns is not None
+        fields = [field.name for field in self._layout.partition_fields]
+        added = [self._add_action(file, fields) for file in add]
+        if self._table is None:
+            assert not remove
+            if not self._uri.is_s3:
+                self._uri.local.mkdir(parents=True, exist_ok=True)
+            create_table_with_add_actions(
+                self.location,
+                Schema.from_json(json.dumps(delta_schema(self._columns, self._layout))),
+                added,
+                partition_by=fields,
+                storage_options=self._options,
+                commit_properties=properties,
+            )
+            self._table = DeltaTable(self.location, storage_options=self._options)
+        else:
+            self._table.create_write_transaction(
+                added + self._remove_actions(remove),
+                "append",
+                self._table.schema(),
+                partition_by=fields,
+                commit_properties=properties,
+            )
+            self._table.update_incremental()
+
+    def _add_action(self, file: DataFile, fields: Sequence[str]) -> AddAction:
+        values = dict(zip(fields, map(partition_value_text, file.partition), strict=True))
+        return AddAction(file.path, file.size, values, _now_ms(), True, self._stats(file))
+
+    def _remove_actions(self, files: Sequence[TableFile]) -> list[RemoveAction]:
+        partitions = {row["path"]: row.get("partition", {}) for row in self._add_actions()} if files else {}
+        return [
+            RemoveAction(
+                file.path,
+                True,
+                _now_ms(),
+                file.size,
+                {name: partition_value_text(value) for name, value in partitions.get(file.path, {}).items()},
+            )
+            for file in files
+        ]
+
+    def _stats(self, file: DataFile) -> str:
+        return json.dumps({"numRecords": file.rows})
+
+    def _check_offsets_unchanged(self, commit: Commit) -> None:
+        """Raise an error if another process has committed this connector's offsets after this committer's last commit.
+
+        After a commit, delta-rs reads all new versions of the table, which may include commits of other processes.
+        """
+        if self._table is not None:
+            before = self._offsets.next_offsets
+            keys = {*before, *commit.offsets.next_offsets}
+            if self._current_offsets(self.connector, {**dict.fromkeys(keys), **before}) != before:
+                raise CommitFailedError("the offsets in the table have changed")
+
+    def _contains(self, commit: Commit) -> bool:
+        if self._table is None:
+            return False
+        version = self._table.transaction_version(commit.identity.app_id)
+        offsets = commit.offsets.next_offsets
+        return version == commit.identity.batch_id and self._current_offsets(self.connector, offsets) == offsets
+
+    def _is_retriable(self, error: Exception) -> bool:
+        if unsupported_features(str(error)) is not None:
+            return False
+        created_concurrently = isinstance(error, DeltaError) and "already exists" in str(error)
+        return isinstance(error, CommitFailedError) or created_concurrently or self._is_ambiguous(error)
+
+    def _is_ambiguous(self, error: Exception) -> bool:
+        return self._uri.is_s3 and not isinstance(error, CommitFailedError)
+
+    def _delete(self, path: str) -> None:
+        if self._uri.is_s3:
+            DeltaStorageHandler(self.location, self._options).delete_file(path)
+        else:
+            (self._uri.local / path).unlink(missing_ok=True)
+
+
+def _partition_transactions(connector: str, offsets: Mapping[TopicPartition, int]) -> list[Transaction]:
+    return [Transaction(partition_app_id(connector, key), offset) for key, offset in sorted(offsets.items())]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
