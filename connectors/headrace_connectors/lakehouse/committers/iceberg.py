@@ -68,6 +68,7 @@ from headrace_connectors.lakehouse.committers.iceberg_offsets import (
     stored_offsets,
 )
 from headrace_connectors.lakehouse.committers.iceberg_schema import (
+    field_ids,
     from_schema,
     from_sort_order,
     from_spec,
@@ -76,6 +77,7 @@ from headrace_connectors.lakehouse.committers.iceberg_schema import (
     to_sort_order,
     to_spec,
 )
+from headrace_connectors.lakehouse.files.field_ids import FieldId
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
@@ -184,6 +186,10 @@ class IcebergCommitter(TableCommitter):
     def stored_columns(self, columns: Sequence[TableColumn]) -> tuple[TableColumn, ...]:
         """Return `columns` as the table stores them: Iceberg has no integers of 8 and 16 bits."""
         return stored_columns(columns)
+
+    def field_ids(self) -> dict[str, FieldId]:
+        """Return the ids of the columns for `with_field_ids`, or an empty dict if the table does not exist."""
+        return field_ids(self._table.schema().fields) if self._table is not None else {}
 
     def layout(self) -> FileLayout | None:
         if self._table is None:

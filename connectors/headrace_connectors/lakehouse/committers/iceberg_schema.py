@@ -47,6 +47,7 @@ from pyiceberg.types import (
 )
 
 from headrace_connectors.lakehouse.column_types import ColumnType, SchemaError, TableColumn, quoted
+from headrace_connectors.lakehouse.files.field_ids import FieldId
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField, SortField
 
 _FIRST_PARTITION_FIELD_ID = 1000
@@ -159,6 +160,19 @@ def _from_type(type_: IcebergType, path: str) -> ColumnType:
     if kind is None:
         raise SchemaError(f"column {path} has the type {type_}, which this sink cannot write")
     return ColumnType(kind)
+
+
+def field_ids(fields: Iterable[NestedField]) -> dict[str, FieldId]:
+    """Return the ids that the executors write into Parquet files."""
+    return {field.name: FieldId(field.field_id, _child_ids(field.field_type)) for field in fields}
+
+
+def _child_ids(type_: IcebergType) -> dict[str, FieldId]:
+    if isinstance(type_, StructType):
+        return field_ids(type_.fields)
+    if isinstance(type_, ListType):
+        return field_ids([type_.element_field])
+    return field_ids([type_.key_field, type_.value_field]) if isinstance(type_, MapType) else {}
 
 
 def _check_optional(path: str, required: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace_connectors.lakehouse.column_types import TableColumn
+from headrace_connectors.lakehouse.files.field_ids import FieldId
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.offsets import TopicPartition
 
@@ -16,7 +17,7 @@ class TableTarget:
     `location` is the directory or URI for new files, or None if it is not known yet: then the task only reports the
     columns of its first record. `columns` are all columns of the table, or None if the table does not exist: then the
     task uses the columns of its first record with a schema. `next_offsets` are the offsets below which records are
-    already in the table.
+    already in the table. `field_ids` are the ids for `with_field_ids`; only Iceberg tables have them.
     """
 
     name: str
@@ -24,3 +25,4 @@ class TableTarget:
     columns: tuple[TableColumn, ...] | None = None
     layout: FileLayout = field(default_factory=FileLayout)
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    field_ids: dict[str, FieldId] = field(default_factory=dict)
