@@ -139,6 +139,13 @@ class ClassicJobs(SparkJobs):
             _reset_pyspark()
             self._context = None
 
+    def exit(self, timeout_s: float) -> None:
+        """Let the JVM exit by itself, which also writes the archive of its classes."""
+        assert self._jvm is not None
+        with contextlib.suppress(Exception):  # the JVM closes the connection before it answers
+            self._context._jvm.java.lang.System.exit(0)
+        self._jvm.wait(timeout_s)
+
     def kill(self) -> None:
         self._killed = True
         if self._jvm is not None:
@@ -159,7 +166,7 @@ class ClassicJobs(SparkJobs):
             jvm.kill()
             raise SparkStartError(f"the Spark session did not start: {error}\n{jvm.output()}") from error
         # Suppress the accumulator server's errors: the server writes an error to the terminal whenever the JVM exits.
-        context._accumulatorServer.handle_error = _ignore
+        setattr(context._accumulatorServer, "handle_error", _ignore)  # noqa: B010
         return context
 
     def _add_package(self, package: Path | None) -> None:

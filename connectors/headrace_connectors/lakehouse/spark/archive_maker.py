@@ -1,0 +1,82 @@
+"""Makes the archive of Spark's classes (`archive`): runs a small job in a JVM that exits by itself.
+
+    python -m headrace_connectors.lakehouse.spark.archive_maker
+
+Runs at the lowest priority. If another process is making an archive, this program does nothing. The archive is renamed
+into its place when it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from headrace_connectors.lakehouse.spark import archive
+from headrace_connectors.lakehouse.spark.classic_jobs import ClassicJobs
+from headrace_connectors.lakehouse.spark.executor_check import describe_executor
+from headrace_connectors.lakehouse.spark.java import Java, find_java
+from headrace_connectors.lakehouse.spark.jobs import JobSettings
+
+_EXIT_TIMEOUT_S = 300
+
+
+def make(java: Java) -> Path | None:
+    """Make the archive and return its directory. Returns None if it exists or if another process is making it."""
+    target = archive.archive_directory(java)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        if archive.is_complete(target):
+            return None
+        for abandoned in target.parent.glob("new-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="new-", dir=target.parent, ignore_cleanup_errors=True) as name:
+            directory = Path(name) / "archive"
+            directory.mkdir()
+            _dump(java, directory, Path(name) / "spark")
+            archive.write_checksums(directory)
+            shutil.rmtree(target, ignore_errors=True)  # a damaged archive
+            directory.rename(target)
+        archive.delete_unused(target, archive.environment_digest(java))
+    return target
+
+
+def _dump(java: Java, directory: Path, local_dir: Path) -> None:
+    if archive.needs_base(java):
+        base = [java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={directory / 'base.jsa'}"]
+        subprocess.run(base, check=True, capture_output=True)
+    options = " ".join(archive.dump_options(java, directory))
+    conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": options}
+    jobs = ClassicJobs(conf, "headrace java archive", local_dir, JobSettings(java_archive=False))
+    try:
+        jobs.start()
+        jobs.run(describe_executor, 2, "load Spark's classes")
+        jobs.exit(_EXIT_TIMEOUT_S)
+    finally:
+        jobs.stop()
+
+
+def main() -> None:
+    """Make the archive for the Java that the lakehouse sink uses."""
+    os.nice(19)
+    with contextlib.suppress(AttributeError, psutil.Error):  # only Linux has priorities of I/O
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    try:
+        make(find_java(os.environ))
+    except Exception as error:  # the caller logs one line
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()
