@@ -66,6 +66,13 @@ class TableOffsets:
                 ids[range_.topic] = topic_ids[range_.topic]
         return TableOffsets(offsets, ids)
 
+    def without(self, partitions: Iterable[TopicPartition]) -> TableOffsets:
+        """Return the offsets of the other partitions."""
+        removed = set(partitions)
+        offsets = {key: offset for key, offset in self.next_offsets.items() if key not in removed}
+        topics = {topic for topic, _ in offsets}
+        return TableOffsets(offsets, {topic: id_ for topic, id_ in self.topic_ids.items() if topic in topics})
+
 
 def truncate_ranges(ranges: Iterable[Range], ends: Mapping[TopicPartition, int]) -> list[Range]:
     """Limit the ends of the ranges to `ends`, and return the ranges that are not empty."""

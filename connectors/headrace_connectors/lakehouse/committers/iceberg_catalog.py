@@ -274,4 +274,4 @@ def _root_cause(error: BaseException) -> str:
 
 def catalog_error(config: CatalogConfig, table: str, action: str, error: BaseException) -> ConnectError:
     """Return the error for a table that cannot be read or changed. `action` is for example "read"."""
-    return ConnectError(f"Iceberg table {table} cannot be {action}: {config_error(config, error).reason}")
+    return ConnectError(f"table {table} cannot be {action}: {config_error(config, error).reason}")

@@ -1,12 +1,12 @@
 """Describes the executors' files for Iceberg's manifests: statistics, and partition values in Iceberg's form.
 
-The files have no field ids, because the executors do not know the table's. Readers find the columns by the table's name
-mapping. Nothing is read here: the statistics are in the footer that the executor returned.
+Nothing is read here: the statistics and field ids are in the footer that the executor returned. In files without field
+ids, readers find the columns by the table's name mapping.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -27,6 +27,8 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 
 from headrace_connectors.lakehouse.column_types import SchemaError, quoted
+from headrace_connectors.lakehouse.committers.iceberg_schema import field_ids
+from headrace_connectors.lakehouse.files.field_ids import FieldId, read_field_ids
 from headrace_connectors.lakehouse.job.results import DataFile
 
 NAME_MAPPING_KEY = "schema.name-mapping.default"
@@ -34,18 +36,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = _EPOCH.date()
 
 
-def describe_files(metadata: TableMetadata, location: str, files: Sequence[DataFile]) -> list[IcebergDataFile]:
-    """Return the entries of a manifest for files below `location`.
+def describe_files(
+    metadata: TableMetadata, location: str, files: Sequence[DataFile]
+) -> tuple[list[IcebergDataFile], bool]:
+    """Return the entries of a manifest for files below `location`, and whether all of them have field ids.
 
     Raises SchemaError if a file has another column than the table, or nulls in a required column.
     """
     schema, spec = metadata.schema(), metadata.spec()
     plan = compute_statistics_plan(schema, metadata.properties)
     ids = parquet_path_to_id_mapping(schema)
-    described = []
+    expected = field_ids(schema.fields)
+    described, have_ids = [], True
     for file in files:
         footer = pq.read_metadata(pa.BufferReader(file.footer))
         _check_columns(footer, ids)
+        have_ids &= _check_ids(read_field_ids(footer.schema.to_arrow_schema()), expected)
         statistics = data_file_statistics_from_parquet_metadata(footer, plan, ids)
         entry = IcebergDataFile.from_args(
             content=DataFileContent.DATA,
@@ -61,7 +67,7 @@ def describe_files(metadata: TableMetadata, location: str, files: Sequence[DataF
         )
         _check_required(schema, entry)
         described.append(entry)
-    return described
+    return described, have_ids
 
 
 def _check_columns(footer: pq.FileMetaData, ids: dict[str, int]) -> None:
@@ -69,6 +75,13 @@ def _check_columns(footer: pq.FileMetaData, ids: dict[str, int]) -> None:
         path = footer.schema.column(number).path
         if path not in ids:
             raise SchemaError(f"column {path} does not exist")
+
+
+def _check_ids(found: Mapping[str, FieldId], expected: Mapping[str, FieldId]) -> bool:
+    for name, id_ in found.items():
+        if id_ != expected[name]:
+            raise SchemaError(f"column {quoted(name)} was replaced by another column of the same name")
+    return bool(found)
 
 
 def _check_required(schema: Schema, file: IcebergDataFile) -> None:

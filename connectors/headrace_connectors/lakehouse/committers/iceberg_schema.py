@@ -43,6 +43,7 @@ from pyiceberg.types import (
     PrimitiveType,
     StringType,
     StructType,
+    TimestampType,
     TimestamptzType,
 )
 
@@ -130,8 +131,7 @@ def _to_type(type_: ColumnType, ids: count[int]) -> IcebergType:
 def from_schema(schema: Schema) -> tuple[TableColumn, ...]:
     """Return the columns of a table. A required column is not `optional`.
 
-    Raises SchemaError if a column's type is one that no record can have, or if nested values are required: whether a
-    file contains nulls there cannot be derived from its statistics.
+    Raises SchemaError if nested values are required: the statistics of a file do not say whether it has nulls there.
     """
     return tuple(
         TableColumn(field.name, _from_type(field.field_type, quoted(field.name)), optional=not field.required)
@@ -157,9 +157,8 @@ def _from_type(type_: IcebergType, path: str) -> ColumnType:
         key = _from_type(type_.key_type, f"{path}.key")
         return ColumnType("map", key=key, element=_from_type(type_.value_type, f"{path}.value"))
     kind = _KINDS.get(type_) if isinstance(type_, PrimitiveType) else None
-    if kind is None:
-        raise SchemaError(f"column {path} has the type {type_}, which this sink cannot write")
-    return ColumnType(kind)
+    # No record has a column of another type, so the names of these types must not be those of other kinds.
+    return ColumnType(kind or ("timestamp_ntz" if isinstance(type_, TimestampType) else f"iceberg {type_}"))
 
 
 def field_ids(fields: Iterable[NestedField]) -> dict[str, FieldId]:

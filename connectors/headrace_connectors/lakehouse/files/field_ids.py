@@ -45,6 +45,16 @@ def _with_id(field_: pa.Field, id_: FieldId) -> pa.Field:
     return field_.with_type(type_).with_metadata({_KEY: str(id_.id).encode()})
 
 
-def has_field_ids(schema: pa.Schema) -> bool:
-    """Whether the schema of a Parquet file has ids for all columns."""
-    return all(_KEY in (field.metadata or {}) for field in schema)
+def read_field_ids(fields: Iterable[pa.Field]) -> dict[str, FieldId]:
+    """Return the ids in the Arrow schema of a Parquet file. The result does not have fields without ids."""
+    return {
+        field.name: FieldId(int(field.metadata[_KEY]), read_field_ids(_children(field.type)))
+        for field in fields
+        if _KEY in (field.metadata or {})
+    }
+
+
+def _children(type_: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(type_):
+        return [type_.key_field, type_.item_field]
+    return [type_.field(number) for number in range(type_.num_fields)]
