@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.spark import archive
 from headrace_connectors.lakehouse.spark.classic_jobs import ClassicJobs
 from headrace_connectors.lakehouse.spark.executor_check import describe_executor
@@ -54,7 +55,7 @@ def make(java: Java) -> Path | None:
 
 def _dump(java: Java, directory: Path, local_dir: Path) -> None:
     if archive.needs_base(java):
-        base = [java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={directory / 'base.jsa'}"]
+        base = [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={directory / 'base.jsa'}"]
         subprocess.run(base, check=True, capture_output=True)
     options = " ".join(archive.dump_options(java, directory))
     conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": options}
@@ -74,7 +75,7 @@ def main() -> None:
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
     try:
         make(find_java(os.environ))
-    except Exception as error:  # the caller logs one line
+    except (ConnectError, OSError, subprocess.SubprocessError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
 
 
