@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -41,6 +42,7 @@ from headrace_connectors.lakehouse.spark.jvm import SparkJvm, jvm_environment
 from headrace_connectors.lakehouse.spark.task_errors import exit_text, job_error
 
 _JOB_GROUP = "headrace"
+_STOPPED = re.compile(r"SparkContext (?:has been|was) shut ?down|stopped SparkContext")
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +193,13 @@ class ClassicJobs(SparkJobs):
         status = self.exit_status()
         if status is not None:
             return SparkGoneError(exit_text(status, self.output()))
+        if _STOPPED.search(str(error)):
+            return SparkGoneError(f"the cluster has ended the Spark application: {self._reason_of_end()}")
         return job_error(error)
+
+    def _reason_of_end(self) -> str:
+        reasons = [line for line in self.output().splitlines() if "Application has been killed" in line]
+        return reasons[-1] if reasons else self.output()
 
 
 def _ignore(*_: object) -> None:

@@ -46,7 +46,7 @@ _OPENED_PACKAGES = [
     "java.base/sun.util.calendar",
     "java.security.jgss/sun.security.krb5",
 ]
-_JVM_OPTIONS = [
+JVM_OPTIONS = [
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
     "-Djdk.reflect.useDirectMethodHandle=false",
@@ -175,7 +175,7 @@ class SparkJvm:
                 stdin=subprocess.PIPE,  # if the kernel cannot kill the JVM, the JVM exits when this pipe is closed
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         except (OSError, subprocess.SubprocessError) as error:
             started.put(error)
@@ -200,7 +200,7 @@ class SparkJvm:
             os.pathsep.join(filter(None, class_path)),
             f"-Xmx{self._conf['spark.driver.memory']}",
             f"-Djava.io.tmpdir={self._local_dir}",
-            *_JVM_OPTIONS,
+            *JVM_OPTIONS,
             *_gc_options(extra_options),
             *java_options,
             *extra_options,
@@ -242,7 +242,7 @@ def _gc_options(extra_options: list[str]) -> list[str]:
     return [] if chosen or (os.cpu_count() or 1) > 2 else ["-XX:+UseSerialGC"]
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """Return a function that a child process calls before exec, so that it dies with its parent and ignores Ctrl-C."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
