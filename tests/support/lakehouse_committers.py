@@ -214,10 +214,12 @@ def s3_filesystem(server: S3Server) -> pa_fs.FileSystem:
     )
 
 
-def delta_s3(server: S3Server, prefix: str) -> Combination:
+def delta_s3(server: S3Server, prefix: str, proxy: S3Server | None = None) -> Combination:
+    """Return Delta tables on S3. Committers send their requests to the proxy, if there is one."""
     from deltalake import DeltaTable, write_deltalake
 
     options = delta_options(server)
+    committer_options = delta_options(proxy or server)
 
     def uri(table: str) -> TableUri:
         return TableUri(f"{prefix}/{table}", BUCKET)
@@ -233,7 +235,7 @@ def delta_s3(server: S3Server, prefix: str) -> Combination:
 
     return Combination(
         "delta-s3",
-        lambda table, connector: open_committer("delta", table, uri(table), connector, options),
+        lambda table, connector: open_committer("delta", table, uri(table), connector, committer_options),
         lambda table: DeltaTable(str(uri(table)), storage_options=options).to_pyarrow_table(),
         filesystem=s3_filesystem(server),
         append=other_tool,

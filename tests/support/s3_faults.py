@@ -30,6 +30,8 @@ class S3Fault:
     delay_s: float = 0.0
     cuts_request: bool = False
     """Close the connection when the request is received, without a response."""
+    applies_request: bool = False
+    """Let the server process the request before the error response or before the connection is closed."""
     cuts_response_at: int = -1
     """Close the connection after that many bytes of the response's body."""
 
@@ -71,6 +73,14 @@ def faulty(target: S3Server) -> Iterator[FaultyS3]:
     address = urlsplit(target.url)
     proxy: FaultyS3
 
+    def forward(request: BaseHTTPRequestHandler, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = http.client.HTTPConnection(str(address.hostname), address.port or 80, timeout=60)
+        connection.request(request.command, request.path, body or None, dict(request.headers))
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        return response, data
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -82,6 +92,8 @@ def faulty(target: S3Server) -> Iterator[FaultyS3]:
             fault = proxy.take(self.command, self.path)
             if fault is not None:
                 time.sleep(fault.delay_s)
+                if fault.applies_request:
+                    forward(self, body)
                 if fault.cuts_request:
                     self.close_connection = True
                     return
@@ -100,10 +112,7 @@ def faulty(target: S3Server) -> Iterator[FaultyS3]:
                 self.wfile.write(text)
 
         def _forward(self, body: bytes, cut: int) -> None:
-            connection = http.client.HTTPConnection(str(address.hostname), address.port or 80, timeout=60)
-            connection.request(self.command, self.path, body or None, dict(self.headers))
-            response = connection.getresponse()
-            data = response.read()
+            response, data = forward(self, body)
             self.send_response_only(response.status)
             for name, value in response.getheaders():
                 if name.lower() not in ("transfer-encoding", "content-length", "connection"):
@@ -114,7 +123,6 @@ def faulty(target: S3Server) -> Iterator[FaultyS3]:
             self.wfile.write(data if cut < 0 else data[:cut])
             if cut >= 0:
                 self.close_connection = True
-            connection.close()
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any
 

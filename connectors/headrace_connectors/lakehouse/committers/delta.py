@@ -38,6 +38,7 @@ from headrace_connectors.lakehouse.committers.delta_schema import (
     partition_value_text,
     table_columns,
     table_layout,
+    value_text,
 )
 from headrace_connectors.lakehouse.committers.delta_transactions import checkpoint_transactions
 from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
@@ -202,7 +203,7 @@ class DeltaCommitter(RecoveringCommitter):
     ) -> None:
         assert self._columns is not None
         fields = [field.name for field in self._layout.partition_fields]
-        added = [self._add_action(file, fields) for file in add]
+        added = [self._add_action(file) for file in add]
         if self._table is None:
             assert not remove
             if not self._uri.is_s3:
@@ -226,8 +227,11 @@ class DeltaCommitter(RecoveringCommitter):
             )
             self._table.update_incremental()
 
-    def _add_action(self, file: DataFile, fields: Sequence[str]) -> AddAction:
-        values = dict(zip(fields, map(partition_value_text, file.partition), strict=True))
+    def _add_action(self, file: DataFile) -> AddAction:
+        values = {
+            field.name: partition_value_text(field, value)
+            for field, value in zip(self._layout.partition_fields, file.partition, strict=True)
+        }
         return AddAction(file.path, file.size, values, _now_ms(), True, self._stats(file))
 
     def _remove_actions(self, files: Sequence[TableFile]) -> list[RemoveAction]:
@@ -238,7 +242,7 @@ class DeltaCommitter(RecoveringCommitter):
                 True,
                 _now_ms(),
                 file.size,
-                {name: partition_value_text(value) for name, value in partitions.get(file.path, {}).items()},
+                {name: value_text(value) for name, value in partitions.get(file.path, {}).items()},
             )
             for file in files
         ]

@@ -1,14 +1,15 @@
 """Converts a table's columns and partition fields to the schema of a Delta table, and back. This module does no I/O.
 
 A partition field with a transform is a column of the Delta table, for example `ts_day`. The column's metadata contain
-the transform and its source column. Readers of the table see an ordinary partition column.
+the transform and its source column. Readers of the table see an ordinary partition column: an int for year and bucket,
+a date for day, a string such as 2026-11 or 2026-11-28-13 for month and hour, and the source's type for truncate.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -33,6 +34,8 @@ _NAMES = {
     "timestamp": "timestamp",
 }
 _KINDS = {name: kind for kind, name in _NAMES.items() if kind != "time"}
+_DERIVED_KINDS = {"year": "int32", "month": "string", "day": "date", "hour": "string", "bucket": "int32"}
+_EPOCH = datetime(1970, 1, 1)
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
@@ -51,7 +54,7 @@ def derived_type(field: PartitionField, source: ColumnType) -> ColumnType:
     """Return the type of the partition column of a field with a transform."""
     if field.transform == "truncate":
         return source
-    return ColumnType("date" if field.transform == "day" else "int32")
+    return ColumnType(_DERIVED_KINDS[field.transform])
 
 
 def table_columns(schema: Mapping[str, Any]) -> tuple[TableColumn, ...]:
@@ -75,14 +78,27 @@ def _partition_field(name: str, metadata: Mapping[str, Any]) -> PartitionField:
     return PartitionField(metadata[_SOURCE_KEY], metadata[_TRANSFORM_KEY], int(metadata[_ARGUMENT_KEY]))
 
 
-def partition_value_text(value: Any) -> str | None:
+def partition_value_text(field: PartitionField, value: Any) -> str | None:
     """Return the text of a partition value in a Delta commit. Null has no text."""
+    if value is None:
+        return None
+    if field.transform == "year":
+        return str(1970 + value)
+    if field.transform == "month":
+        return f"{1970 + value // 12:04d}-{value % 12 + 1:02d}"
+    if field.transform == "hour":
+        return (_EPOCH + timedelta(hours=value)).isoformat()[:13].replace("T", "-")
+    return value_text(value)
+
+
+def value_text(value: Any) -> str | None:
+    """Return a partition column's value as text, as Delta's specification defines it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):
-        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     if isinstance(value, date):
         return value.isoformat()
     return format(value, "f") if isinstance(value, Decimal) else str(value)
