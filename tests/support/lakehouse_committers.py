@@ -22,6 +22,7 @@ from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets
+from headrace_connectors.lakehouse.s3_access import S3Access, arrow_arguments, delta_storage_options
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support.s3 import BUCKET, S3Server
 
@@ -191,35 +192,20 @@ def delta_local(directory: Path) -> Combination:
     )
 
 
-def delta_options(server: S3Server) -> dict[str, str]:
-    """Return delta-rs's storage options."""
-    return {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": server.access_key,
-        "AWS_SECRET_ACCESS_KEY": server.secret,
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_S3_ADDRESSING_STYLE": "path",
-        "aws_conditional_put": "etag",
-    }
+def s3_access(server: S3Server) -> S3Access:
+    return S3Access(server.access_key, server.secret, region="us-east-1", endpoint=server.url)
 
 
 def s3_filesystem(server: S3Server) -> pa_fs.FileSystem:
-    return pa_fs.S3FileSystem(
-        access_key=server.access_key,
-        secret_key=server.secret,
-        region="us-east-1",
-        scheme="http",
-        endpoint_override=server.url.removeprefix("http://"),
-    )
+    return pa_fs.S3FileSystem(**arrow_arguments(s3_access(server)))
 
 
 def delta_s3(server: S3Server, prefix: str, proxy: S3Server | None = None) -> Combination:
     """Return Delta tables on S3. Committers send their requests to the proxy, if there is one."""
     from deltalake import DeltaTable, write_deltalake
 
-    options = delta_options(server)
-    committer_options = delta_options(proxy or server)
+    options = delta_storage_options(s3_access(server))
+    committer_access = s3_access(proxy or server)
 
     def uri(table: str) -> TableUri:
         return TableUri(f"{prefix}/{table}", BUCKET)
@@ -235,7 +221,7 @@ def delta_s3(server: S3Server, prefix: str, proxy: S3Server | None = None) -> Co
 
     return Combination(
         "delta-s3",
-        lambda table, connector: open_committer("delta", table, uri(table), connector, committer_options),
+        lambda table, connector: open_committer("delta", table, uri(table), connector, committer_access),
         lambda table: DeltaTable(str(uri(table)), storage_options=options).to_pyarrow_table(),
         filesystem=s3_filesystem(server),
         append=other_tool,

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from headrace_connectors.lakehouse.committers.base import (
@@ -33,6 +32,7 @@ from headrace_connectors.lakehouse.committers.base import (
     partition_app_id,
     unusable_location_error,
 )
+from headrace_connectors.lakehouse.committers.delta_log import DeltaLog
 from headrace_connectors.lakehouse.committers.delta_schema import (
     delta_schema,
     partition_value_text,
@@ -40,14 +40,16 @@ from headrace_connectors.lakehouse.committers.delta_schema import (
     table_layout,
     value_text,
 )
-from headrace_connectors.lakehouse.committers.delta_transactions import checkpoint_transactions
 from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
 from headrace_connectors.lakehouse.error_messages import unsupported_features
+from headrace_connectors.lakehouse.files.statistics import INDEXED_COLUMNS, delta_statistics
+from headrace_connectors.lakehouse.files.stores import FileStore
 from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
+from headrace_connectors.lakehouse.s3_access import S3Access, delta_storage_options
 from headrace_connectors.lakehouse.table_uri import TableUri
 
-_RECENT_COMMITS = 20
+_INDEXED_COLUMNS_KEY = "delta.dataSkippingNumIndexedCols"
 DELETED = -1
 """Version of a partition's transaction identifier whose offset was deleted."""
 TAKEN_OVER = 2**63 - 1
@@ -57,20 +59,22 @@ TAKEN_OVER = 2**63 - 1
 class DeltaCommitter(RecoveringCommitter):
     """Commits to one Delta table. Another process's commit after `load` is detected by `commit`."""
 
-    def __init__(
-        self, name: str, uri: TableUri, connector: str, storage_options: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, name: str, uri: TableUri, connector: str, access: S3Access | None = None) -> None:
         super().__init__(name, str(uri), connector)
         self._uri = uri
-        self._options = dict(storage_options or {})
         self._table: DeltaTable | None = None
+        self._set_access(access)
 
-    def use_storage_options(self, options: Mapping[str, str]) -> None:
-        """Use other storage options, for example with renewed credentials, without reading the table again."""
-        if options != self._options:
-            self._options = dict(options)
+    def use_access(self, access: S3Access | None) -> None:
+        """Use renewed credentials. Does not read new versions of the table."""
+        if access != self._store.access:
+            self._set_access(access)
             if self._table is not None:
                 self._table = DeltaTable(self.location, self._table.version(), storage_options=self._options)
+
+    def _set_access(self, access: S3Access | None) -> None:
+        self._store = FileStore(access)
+        self._options = delta_storage_options(access) if access is not None else {}
 
     def exists(self) -> bool:
         """Whether the table exists."""
@@ -90,7 +94,7 @@ class DeltaCommitter(RecoveringCommitter):
         if self._table is None or not wanted:
             return {}
         found: dict[str, TableOffsets] = {}
-        for connector, offsets in self._all_connectors().items():
+        for connector, offsets in self._log().offsets_by_connector().items():
             current = self._current_offsets(connector, offsets.next_offsets)
             if connector != self.connector and not wanted.isdisjoint(current):
                 topics = {topic for topic, _ in current}
@@ -109,7 +113,7 @@ class DeltaCommitter(RecoveringCommitter):
             self._check_other_formats()
             return TableOffsets()
         self._read_structure()
-        committed = self._from_history(_RECENT_COMMITS) or self._from_history(None) or TableOffsets()
+        committed = self._log().offsets_of(self.connector)
         offsets = self._current_offsets(self.connector, {**dict.fromkeys(partitions), **committed.next_offsets})
         topics = {topic for topic, _ in offsets}
         return TableOffsets(offsets, {topic: id_ for topic, id_ in committed.topic_ids.items() if topic in topics})
@@ -132,30 +136,9 @@ class DeltaCommitter(RecoveringCommitter):
         self._columns = table_columns(schema)
         self._layout = table_layout(schema, self._table.metadata().partition_columns)
 
-    def _from_history(self, limit: int | None) -> TableOffsets | None:
-        commits = (offsets for connector, offsets in self._history(limit) if connector == self.connector)
-        return next(commits, None)
-
-    def _history(self, limit: int | None) -> Iterator[tuple[str, TableOffsets]]:
-        """Yield the connector and the offsets of commits that have offsets, the newest commit first."""
+    def _log(self) -> DeltaLog:
         assert self._table is not None
-        for commit in self._table.history(limit):
-            if OFFSETS_KEY in commit and CONNECTOR_KEY in commit:
-                yield commit[CONNECTOR_KEY], TableOffsets.from_text(commit[OFFSETS_KEY])
-
-    def _all_connectors(self) -> dict[str, TableOffsets]:
-        """Return the newest known offsets of every connector. Some may have been taken over."""
-        assert self._table is not None
-        version, found = checkpoint_transactions(self.location, self._options)
-        limit = None if version is None else self._table.version() - version
-        newest: dict[str, TableOffsets] = {}
-        if limit is None or limit > 0:
-            for connector, offsets in self._history(limit):
-                newest.setdefault(connector, offsets)
-        for connector, next_offsets in found.items():
-            known = newest.get(connector, TableOffsets())
-            newest[connector] = TableOffsets({**next_offsets, **known.next_offsets}, known.topic_ids)
-        return newest
+        return DeltaLog(self._store, self.location, self._table.version())
 
     def _current_offsets(self, connector: str, known: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
         """Return the offsets of the partitions in `known` from transaction identifiers, which are always up to date.
@@ -232,7 +215,13 @@ class DeltaCommitter(RecoveringCommitter):
             field.name: partition_value_text(field, value)
             for field, value in zip(self._layout.partition_fields, file.partition, strict=True)
         }
-        return AddAction(file.path, file.size, values, _now_ms(), True, self._stats(file))
+        return AddAction(
+            file.path, file.size, values, _now_ms(), True, delta_statistics(file.footer, self._indexed_columns())
+        )
+
+    def _indexed_columns(self) -> int:
+        configuration = self._table.metadata().configuration if self._table is not None else {}
+        return int(configuration.get(_INDEXED_COLUMNS_KEY) or INDEXED_COLUMNS)
 
     def _remove_actions(self, files: Sequence[TableFile]) -> list[RemoveAction]:
         partitions = {row["path"]: row.get("partition", {}) for row in self._add_actions()} if files else {}
@@ -246,9 +235,6 @@ class DeltaCommitter(RecoveringCommitter):
             )
             for file in files
         ]
-
-    def _stats(self, file: DataFile) -> str:
-        return json.dumps({"numRecords": file.rows})
 
     def _check_offsets_unchanged(self, commit: Commit) -> None:
         """Raise an error if another process has committed this connector's offsets after this committer's last commit.
@@ -278,10 +264,7 @@ class DeltaCommitter(RecoveringCommitter):
         return self._uri.is_s3 and not isinstance(error, CommitFailedError)
 
     def _delete(self, path: str) -> None:
-        if self._uri.is_s3:
-            DeltaStorageHandler(self.location, self._options).delete_file(path)
-        else:
-            (self._uri.local / path).unlink(missing_ok=True)
+        self._store.delete(self.location, path)
 
 
 def _partition_transactions(connector: str, offsets: Mapping[TopicPartition, int]) -> list[Transaction]:

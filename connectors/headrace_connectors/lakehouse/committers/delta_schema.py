@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 from headrace_connectors.lakehouse.column_types import ColumnType, TableColumn
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField
+from headrace_connectors.lakehouse.files.partition_paths import partition_text
 
 _TRANSFORM_KEY = "headrace.partition.transform"
 _SOURCE_KEY = "headrace.partition.source"
@@ -35,7 +36,6 @@ _NAMES = {
 }
 _KINDS = {name: kind for kind, name in _NAMES.items() if kind != "time"}
 _DERIVED_KINDS = {"year": "int32", "month": "string", "day": "date", "hour": "string", "bucket": "int32"}
-_EPOCH = datetime(1970, 1, 1)
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
@@ -84,10 +84,8 @@ def partition_value_text(field: PartitionField, value: Any) -> str | None:
         return None
     if field.transform == "year":
         return str(1970 + value)
-    if field.transform == "month":
-        return f"{1970 + value // 12:04d}-{value % 12 + 1:02d}"
-    if field.transform == "hour":
-        return (_EPOCH + timedelta(hours=value)).isoformat()[:13].replace("T", "-")
+    if field.transform in ("month", "hour"):
+        return partition_text(field, value)
     return value_text(value)
 
 
