@@ -94,7 +94,7 @@ def is_complete(directory: Path) -> bool:
     """Whether the directory contains an archive whose files have the right checksums."""
     try:
         checksums = json.loads((directory / _CHECKSUMS).read_bytes())
-        return all(checksum(directory / name) == expected for name, expected in checksums.items())
+        return bool(checksums) and all(checksum(directory / name) == expected for name, expected in checksums.items())
     except (OSError, ValueError, AttributeError):
         return False
 

@@ -11,7 +11,7 @@ import pytest
 
 CODE = """
 import sys, time
-from headrace_connectors.lakehouse.process_watch import exit_with_process
+from headrace_connectors.lakehouse.spark.process_watch import exit_with_process
 exit_with_process(int(sys.argv[1]))
 exit_with_process(int(sys.argv[1]))
 print("watching", flush=True)
