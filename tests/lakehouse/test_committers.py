@@ -36,6 +36,8 @@ from support.lakehouse_committers import (
     rows,
 )
 
+pytestmark = pytest.mark.integration
+
 T0 = [("t", 0)]
 
 

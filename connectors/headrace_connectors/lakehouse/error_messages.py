@@ -15,15 +15,16 @@ from headrace.api.errors import ConnectError
 _LINES_SHOWN = 12
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _BACKTRACE = re.compile(r"\s*\n +0: .*", re.DOTALL)
+_STYLED = re.compile(r"\s*\x1b\[\d*m↳\x1b\[\d*m\s*|\x1b\[\d*m")
 _UNSUPPORTED = re.compile(r"Unsupported table features required: \[(.*)\]|Unsupported: (.*)")
 _FEATURE = re.compile(r'Unknown\("([^"]*)"\)')
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of an error, without the backtrace that delta-rs appends."""
+    """Return the message of an error, without the colors and the backtrace that delta-rs adds."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return _BACKTRACE.sub("", str(error)).strip()
+    return _STYLED.sub(": ", _BACKTRACE.sub("", str(error))).strip()
 
 
 def is_disk_full(text: str) -> bool:

@@ -15,6 +15,7 @@ property) is retried on the new version of the table. On S3, a commit is a condi
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,11 +25,13 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
+from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.committers.base import (
     CONNECTOR_KEY,
     OFFSETS_KEY,
     Commit,
     TableFile,
+    TableSchemaError,
     partition_app_id,
     unusable_location_error,
 )
@@ -41,7 +44,8 @@ from headrace_connectors.lakehouse.committers.delta_schema import (
     value_text,
 )
 from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
-from headrace_connectors.lakehouse.error_messages import unsupported_features
+from headrace_connectors.lakehouse.error_messages import error_text, unsupported_features
+from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.statistics import INDEXED_COLUMNS, delta_statistics
 from headrace_connectors.lakehouse.files.stores import FileStore
 from headrace_connectors.lakehouse.job.results import DataFile
@@ -50,6 +54,9 @@ from headrace_connectors.lakehouse.s3_access import S3Access, delta_storage_opti
 from headrace_connectors.lakehouse.table_uri import TableUri
 
 _INDEXED_COLUMNS_KEY = "delta.dataSkippingNumIndexedCols"
+_TABLE_EXISTS = "already exists"
+_CLIENT_ERROR = re.compile(r"status code: 4(?!08|09|12|29)\d\d\b")
+_RETRIES = "max_retries"
 DELETED = -1
 """Version of a partition's transaction identifier whose offset was deleted."""
 TAKEN_OVER = 2**63 - 1
@@ -101,6 +108,17 @@ class DeltaCommitter(RecoveringCommitter):
                 ids = {topic: id_ for topic, id_ in offsets.topic_ids.items() if topic in topics}
                 found[connector] = TableOffsets(current, ids)
         return found
+
+    def create(self, columns: Sequence[TableColumn], layout: FileLayout) -> None:
+        """Check also that Delta can store the values of the partition fields."""
+        binary = {column.name for column in columns if column.type.kind == "bytes"}
+        for field in layout.partition_fields:
+            if field.column in binary and field.transform in ("identity", "truncate"):
+                raise TableSchemaError(
+                    f"table {self.location} cannot be partitioned by column {field.column}: Delta tables have no"
+                    " partition values of type binary; use bucket, or another column"
+                )
+        super().create(columns, layout)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -255,13 +273,11 @@ class DeltaCommitter(RecoveringCommitter):
         return version == commit.identity.batch_id and self._current_offsets(self.connector, offsets) == offsets
 
     def _is_retriable(self, error: Exception) -> bool:
-        if unsupported_features(str(error)) is not None:
-            return False
-        created_concurrently = isinstance(error, DeltaError) and "already exists" in str(error)
-        return isinstance(error, CommitFailedError) or created_concurrently or self._is_ambiguous(error)
+        return _is_conflict(error) or self._is_ambiguous(error)
 
     def _is_ambiguous(self, error: Exception) -> bool:
-        return self._uri.is_s3 and not isinstance(error, CommitFailedError)
+        refused = isinstance(error, CommitFailedError) or _is_conflict(error) or is_client_error(error_text(error))
+        return self._uri.is_s3 and not refused
 
     def _delete(self, path: str) -> None:
         self._store.delete(self.location, path)
@@ -269,6 +285,17 @@ class DeltaCommitter(RecoveringCommitter):
 
 def _partition_transactions(connector: str, offsets: Mapping[TopicPartition, int]) -> list[Transaction]:
     return [Transaction(partition_app_id(connector, key), offset) for key, offset in sorted(offsets.items())]
+
+
+def _is_conflict(error: Exception) -> bool:
+    if isinstance(error, CommitFailedError):
+        return unsupported_features(str(error)) is None
+    return isinstance(error, DeltaError) and _TABLE_EXISTS in str(error)
+
+
+def is_client_error(text: str) -> bool:
+    """Whether an S3 server refused the only request that was sent, because of the request itself."""
+    return _CLIENT_ERROR.search(text) is not None and _RETRIES not in text
 
 
 def _now_ms() -> int:

@@ -27,7 +27,9 @@ from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 
 ATTEMPTS = 5
-_RETRY_S = 0.2
+_AMBIGUOUS_ATTEMPTS = 2
+"""After an unknown result, the commit is tried once more. The libraries of the storage have retried it before."""
+_RETRY_S = 0.5
 logger = logging.getLogger(__name__)
 
 
@@ -88,9 +90,9 @@ class RecoveringCommitter(TableCommitter):
                 if self._is_applied_despite(error, commit, before):
                     logger.info("Table %s contains the commit despite the error: %s", self.location, error_text(error))
                     break
-                if attempt == ATTEMPTS or not self._is_retriable(error):
+                if not self._should_retry(error, attempt):
                     raise self._failure(error, commit.add) from error
-                self._log_retry(error, attempt)
+                self._wait_for_retry(error)
         self._offsets = commit.offsets
 
     def take_over(self, connector: str, partitions: Iterable[TopicPartition]) -> TableOffsets:
@@ -106,9 +108,9 @@ class RecoveringCommitter(TableCommitter):
             except ConnectError:
                 raise
             except Exception as error:
-                if attempt == ATTEMPTS or not self._is_retriable(error):
+                if not self._should_retry(error, attempt):
                     raise table_error(self.location, "written", error) from error
-                self._log_retry(error, attempt)
+                self._wait_for_retry(error)
             self.load(wanted | self._offsets.next_offsets.keys())
         return self._offsets
 
@@ -208,14 +210,18 @@ class RecoveringCommitter(TableCommitter):
             " restart the task, which then continues from the offsets in the table"
         )
 
-    def _log_retry(self, error: Exception, attempt: int) -> None:
+    def _should_retry(self, error: Exception, attempt: int) -> bool:
+        attempts = _AMBIGUOUS_ATTEMPTS if self._is_ambiguous(error) else ATTEMPTS
+        return attempt < attempts and self._is_retriable(error)
+
+    def _wait_for_retry(self, error: Exception) -> None:
         if self._is_ambiguous(error):
             logger.warning(
                 "Table %s: the commit failed (%s), and the table does not contain it; retrying it",
                 self.location,
                 error_text(error),
             )
-            time.sleep(_RETRY_S * 2 ** (attempt - 1))
+            time.sleep(_RETRY_S)
         else:
             logger.info(
                 "Table %s was changed by another tool (%s), retrying the commit", self.location, error_text(error)
