@@ -186,22 +186,26 @@ class DeltaCommitter(RecoveringCommitter):
         transactions += _partition_transactions(self.connector, commit.offsets.next_offsets)
         deleted = self._offsets.next_offsets.keys() - commit.offsets.next_offsets.keys()
         transactions += _partition_transactions(self.connector, dict.fromkeys(deleted, DELETED))
-        self._write(self._properties(transactions, commit.offsets), commit.add, commit.remove)
+        self._write(transactions, commit.offsets, commit.add, commit.remove)
 
     def _apply_take_over(self, connector: str, moved: TableOffsets, merged: TableOffsets) -> None:
         transactions = _partition_transactions(self.connector, merged.next_offsets)
         transactions += _partition_transactions(connector, dict.fromkeys(moved.next_offsets, TAKEN_OVER))
-        self._write(self._properties(transactions, merged))
-
-    def _properties(self, transactions: list[Transaction], offsets: TableOffsets) -> CommitProperties:
-        return CommitProperties(
-            app_transactions=transactions,
-            custom_metadata={CONNECTOR_KEY: self.connector, OFFSETS_KEY: offsets.to_text()},
-        )
+        self._write(transactions, merged)
 
     def _write(
-        self, properties: CommitProperties, add: Sequence[DataFile] = (), remove: Sequence[TableFile] = ()
+        self,
+        transactions: list[Transaction],
+        offsets: TableOffsets,
+        add: Sequence[DataFile] = (),
+        remove: Sequence[TableFile] = (),
     ) -> None:
+        properties = CommitProperties(
+            app_transactions=transactions,
+            custom_metadata={CONNECTOR_KEY: self.connector, OFFSETS_KEY: offsets.to_text()},
+            # delta-rs does not notice that a concurrent compaction has removed the same files.
+            max_commit_retries=0 if remove else None,
+        )
         assert self._columns is not None
         fields = [field.name for field in self._layout.partition_fields]
         added = [self._add_action(file) for file in add]

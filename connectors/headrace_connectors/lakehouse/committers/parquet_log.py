@@ -24,7 +24,7 @@ from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.committers.base import OFFSETS_KEY, BatchIdentity
 from headrace_connectors.lakehouse.committers.columns import columns_from_arrow, columns_from_text, columns_to_text
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField
-from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
+from headrace_connectors.lakehouse.offsets import TableOffsets
 
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 
@@ -147,29 +147,30 @@ class CommitLog:
         return columns_from_arrow(pq.read_schema(staged if staged.exists() else self._table / schema_file))
 
     def _offsets_by_connector(self, document: dict[str, Any]) -> dict[str, TableOffsets]:
-        """Return the offsets by connector: an offset belongs to the connector whose commit changed it last."""
-        all_offsets = TableOffsets.from_text(document[OFFSETS_KEY])
-        found: dict[str, dict[TopicPartition, int]] = {}
-        for key, connector in self._owners(document).items():
-            found.setdefault(connector, {})[key] = all_offsets.next_offsets[key]
+        """Return the offsets by connector: a topic belongs to the connector that changed one of its offsets last.
+
+        So a connector that was renamed keeps its topics, because the last release ignored names.
+        """
+        everything = TableOffsets.from_text(document[OFFSETS_KEY])
+        owners = self._owners(document)
         return {
             connector: TableOffsets(
-                offsets,
-                {topic: id_ for topic, id_ in all_offsets.topic_ids.items() if any(k[0] == topic for k in offsets)},
+                {key: offset for key, offset in everything.next_offsets.items() if owners[key[0]] == connector},
+                {topic: id_ for topic, id_ in everything.topic_ids.items() if owners.get(topic) == connector},
             )
-            for connector, offsets in found.items()
+            for connector in set(owners.values())
         }
 
-    def _owners(self, last: dict[str, Any]) -> dict[TopicPartition, str]:
-        owners: dict[TopicPartition, str] = {}
-        remaining = set(TableOffsets.from_text(last[OFFSETS_KEY]).next_offsets)
+    def _owners(self, last: dict[str, Any]) -> dict[str, str]:
+        owners: dict[str, str] = {}
+        topics = {topic for topic, _ in TableOffsets.from_text(last[OFFSETS_KEY]).next_offsets}
         for commit, previous in self._backwards(last):
             now = TableOffsets.from_text(commit[OFFSETS_KEY]).next_offsets
             before = TableOffsets.from_text(previous[OFFSETS_KEY]).next_offsets if previous is not None else {}
-            for key in [key for key in remaining if now.get(key) != before.get(key)]:
-                owners[key] = commit["connector"]
-                remaining.discard(key)
-            if not remaining:
+            for (topic, partition), offset in now.items():
+                if offset != before.get((topic, partition)):
+                    owners.setdefault(topic, commit["connector"])
+            if topics <= owners.keys():
                 break
         return owners
 

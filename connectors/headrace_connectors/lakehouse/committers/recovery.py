@@ -8,6 +8,7 @@ If the result of a commit is unknown, its files are never deleted.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,10 +27,11 @@ from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 
-ATTEMPTS = 5
+ATTEMPTS = 10
 _AMBIGUOUS_ATTEMPTS = 2
 """After an unknown result, the commit is tried once more. The libraries of the storage have retried it before."""
-_RETRY_S = 0.5
+_AMBIGUOUS_RETRY_S = 0.5
+_CONFLICT_RETRY_S = 0.02
 logger = logging.getLogger(__name__)
 
 
@@ -92,7 +94,7 @@ class RecoveringCommitter(TableCommitter):
                     break
                 if not self._should_retry(error, attempt):
                     raise self._failure(error, commit.add) from error
-                self._wait_for_retry(error)
+                self._wait_for_retry(error, attempt)
         self._offsets = commit.offsets
 
     def take_over(self, connector: str, partitions: Iterable[TopicPartition]) -> TableOffsets:
@@ -110,7 +112,7 @@ class RecoveringCommitter(TableCommitter):
             except Exception as error:
                 if not self._should_retry(error, attempt):
                     raise table_error(self.location, "written", error) from error
-                self._wait_for_retry(error)
+                self._wait_for_retry(error, attempt)
             self.load(wanted | self._offsets.next_offsets.keys())
         return self._offsets
 
@@ -195,7 +197,7 @@ class RecoveringCommitter(TableCommitter):
             if file.path not in remaining:
                 raise ConnectError(
                     f"table {self.location}: another tool has removed or rewritten file {file.path}, which the commit"
-                    f" replaces ({error_text(error)}); restart the task, which then reads the table again"
+                    " replaces; restart the task, which then reads the table again"
                 ) from error
 
     def _failure(self, error: Exception, added: Iterable[DataFile]) -> ConnectError:
@@ -214,18 +216,19 @@ class RecoveringCommitter(TableCommitter):
         attempts = _AMBIGUOUS_ATTEMPTS if self._is_ambiguous(error) else ATTEMPTS
         return attempt < attempts and self._is_retriable(error)
 
-    def _wait_for_retry(self, error: Exception) -> None:
+    def _wait_for_retry(self, error: Exception, attempt: int) -> None:
         if self._is_ambiguous(error):
             logger.warning(
                 "Table %s: the commit failed (%s), and the table does not contain it; retrying it",
                 self.location,
                 error_text(error),
             )
-            time.sleep(_RETRY_S)
+            time.sleep(_AMBIGUOUS_RETRY_S)
         else:
             logger.info(
                 "Table %s was changed by another tool (%s), retrying the commit", self.location, error_text(error)
             )
+            time.sleep(random.uniform(0, _CONFLICT_RETRY_S * 2**attempt))
 
 
 def _selected(offsets: TableOffsets, partitions: set[TopicPartition]) -> TableOffsets:
