@@ -20,8 +20,9 @@ from headrace_connectors.lakehouse.committers.base import (
 from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField
 from headrace_connectors.lakehouse.offsets import TableOffsets
+from headrace_connectors.lakehouse.table_uri import TableUri
+from support import iceberg_committers, s3
 from support import lakehouse_committers as suite
-from support import s3
 from support.lakehouse_committers import (
     ALL_TYPES,
     ALL_TYPES_ROW,
@@ -59,10 +60,23 @@ def _parquet_local(tmp_path: Path, request: pytest.FixtureRequest) -> Combinatio
     return suite.parquet_local(tmp_path)
 
 
+def _iceberg_local(tmp_path: Path, request: pytest.FixtureRequest) -> Combination:
+    return iceberg_committers.combination("iceberg-local", iceberg_committers.connect(TableUri(str(tmp_path))))
+
+
+def _iceberg_s3(tmp_path: Path, request: pytest.FixtureRequest) -> Combination:
+    server: s3.S3Server = request.getfixturevalue("server")
+    config = {"iceberg.catalog.type": "sql", "iceberg.catalog.uri": f"sqlite:///{tmp_path / 'catalog.db'}"}
+    connection = iceberg_committers.connect(iceberg_committers.s3_root(tmp_path.name), config, server)
+    return iceberg_committers.combination("iceberg-s3", connection, suite.s3_filesystem(server))
+
+
 COMBINATIONS: dict[str, Callable[[Path, pytest.FixtureRequest], Combination]] = {
     "delta-local": _delta_local,
     "delta-s3": _delta_s3,
     "parquet-local": _parquet_local,
+    "iceberg-local": _iceberg_local,
+    "iceberg-s3": _iceberg_s3,
 }
 
 

@@ -34,7 +34,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.manifest import DataFile as IcebergDataFile
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID
 from pyiceberg.utils.properties import property_as_bool
 
 from headrace.api.errors import ConnectError
@@ -361,16 +361,16 @@ def _stage(table: Table, change: _Change) -> tuple[_SingleAttempt, int]:
     for file in added:
         producer.append_data_file(file)
     producer.commit()
-    sequence_number = table.metadata.next_sequence_number()
+    snapshot = next(update.snapshot for update in transaction._updates if isinstance(update, AddSnapshotUpdate))
     properties = {
-        offsets_property(name): property_value(producer.snapshot_id, sequence_number, offsets, change.batch)
+        offsets_property(name): property_value(snapshot, offsets, change.batch)
         for name, offsets in change.offsets.items()
     }
     mapping = missing_name_mapping(table.metadata) if not have_ids else None
     if mapping is not None:
         properties[NAME_MAPPING_KEY] = mapping.model_dump_json()
     transaction.set_properties(properties)
-    return transaction, producer.snapshot_id
+    return transaction, snapshot.snapshot_id
 
 
 def _find_files(table: Table, files: Sequence[TableFile]) -> list[IcebergDataFile]:

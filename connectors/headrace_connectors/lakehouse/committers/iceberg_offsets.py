@@ -5,9 +5,9 @@ snapshot in the history of the main branch counts. So after a user has rolled th
 offsets are those of that snapshot, and the removed rows are loaded again.
 
 Expiring snapshots may remove a connector's newest snapshot if other writers have committed since. Therefore each commit
-also sets the table property `headrace.offsets.<connector>`, which names the snapshot. The property counts only if that
-snapshot can be an expired ancestor of the current one: if the history is incomplete, and the snapshot is older than the
-oldest snapshot of the history.
+also sets the table property `headrace.offsets.<connector>`, with the position of the snapshot in the history. The
+property counts only if that snapshot can be an expired ancestor of the current one: if it is older than the oldest
+snapshot of the history. (Some tools clear the parent of the oldest snapshot, so the parent does not tell.)
 """
 
 from __future__ import annotations
@@ -45,15 +45,22 @@ def batch_text(identity: BatchIdentity) -> str:
     return f"{identity.app_id}/{identity.batch_id}"
 
 
-def summary_properties(identity: BatchIdentity, offsets: TableOffsets) -> dict[str, str]:
-    """Return the summary of a snapshot that a connector commits."""
-    return {CONNECTOR_KEY: identity.connector, OFFSETS_KEY: offsets.to_text(), BATCH_KEY: batch_text(identity)}
+def property_value(snapshot: Snapshot, offsets: TableOffsets, batch: str) -> str:
+    """Return the value of the table property that a commit of `snapshot` sets."""
+    return json.dumps(
+        {
+            "snapshot-id": snapshot.snapshot_id,
+            "position": _position(snapshot),
+            "batch": batch,
+            "offsets": json.loads(offsets.to_text()),
+        },
+        separators=(",", ":"),
+    )
 
 
-def property_value(snapshot_id: int, sequence_number: int, offsets: TableOffsets, batch: str) -> str:
-    """Return the value of the table property that a commit sets."""
-    entry = {"snapshot-id": snapshot_id, "sequence-number": sequence_number, "batch": batch}
-    return json.dumps({**entry, "offsets": json.loads(offsets.to_text())}, separators=(",", ":"))
+def _position(snapshot: Snapshot) -> list[int]:
+    # Tables of format version 1 have no sequence numbers.
+    return [snapshot.sequence_number or 0, snapshot.timestamp_ms]
 
 
 def history(metadata: TableMetadata) -> Iterator[Snapshot]:
@@ -79,9 +86,8 @@ def stored_offsets(metadata: TableMetadata, connector: str) -> StoredOffsets | N
         if found is not None:
             return found
         oldest = snapshot
-    if oldest is None or oldest.parent_snapshot_id is None:
-        return None
-    return _in_property(metadata.properties.get(offsets_property(connector)), oldest.sequence_number or 0)
+    text = metadata.properties.get(offsets_property(connector))
+    return _in_property(text, oldest) if text is not None and oldest is not None else None
 
 
 def connectors(metadata: TableMetadata) -> set[str]:
@@ -104,10 +110,8 @@ def _in_summary(summary: Mapping[str, str], connector: str) -> StoredOffsets | N
     return StoredOffsets(TableOffsets.from_text(text), summary.get(BATCH_KEY, "")) if text is not None else None
 
 
-def _in_property(text: str | None, oldest_sequence_number: int) -> StoredOffsets | None:
-    if text is None:
-        return None
+def _in_property(text: str, oldest: Snapshot) -> StoredOffsets | None:
     entry: dict[str, Any] = json.loads(text)
-    if entry["sequence-number"] > oldest_sequence_number:
+    if entry["position"] > _position(oldest):
         return None
     return StoredOffsets(TableOffsets.from_text(json.dumps(entry["offsets"])), entry["batch"])
