@@ -11,6 +11,7 @@ requires that the main branch has not changed, so the catalog accepts only one o
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import time
@@ -75,7 +76,7 @@ from headrace_connectors.lakehouse.committers.iceberg_schema import (
     to_sort_order,
     to_spec,
 )
-from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
+from headrace_connectors.lakehouse.committers.recovery import ATTEMPTS, RecoveringCommitter
 from headrace_connectors.lakehouse.files.field_ids import FieldId
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.job.results import DataFile
@@ -98,6 +99,7 @@ _NEW_TABLE_PROPERTIES = {
     # Iceberg's default, but not pyiceberg's. Without it, each commit gets slower by 0.8 ms.
     "commit.manifest-merge.enabled": "true",
 }
+logger = logging.getLogger(__name__)
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -147,7 +149,7 @@ class IcebergCommitter(RecoveringCommitter):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _read(self, partitions: Sequence[TopicPartition]) -> TableOffsets:
-        table = self._load_table()
+        table = self._load_table_again() if self._is_committing else self._load_table()
         if self._is_committing and table is not None and self._table is not None:
             self._check_same_table(self._table, table)
         self._set_table(table)
@@ -166,6 +168,16 @@ class IcebergCommitter(RecoveringCommitter):
             return None
         except Exception as error:
             raise self._error("read", error) from error
+
+    def _load_table_again(self) -> Table | None:
+        """Load the table after a failed commit, whose result is unknown if the catalog does not answer."""
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return self._load_table()
+            except ConnectError as error:
+                logger.warning("Table %s cannot be read after a failed commit: %s; retrying", self.location, error)
+                _back_off(attempt)
+        return self._load_table()
 
     def _check_same_table(self, before: Table, after: Table) -> None:
         if before.metadata.table_uuid != after.metadata.table_uuid or _location(before) != _location(after):
@@ -297,6 +309,7 @@ class IcebergCommitter(RecoveringCommitter):
     def _commit(self, change: _Change) -> None:
         if self._table is None:
             raise ConnectError(f"table {self.location} does not exist; restart the task to create it")
+        self._snapshot_id = 0  # nothing was sent yet
         transaction, self._snapshot_id = _stage(self._table, change)
         try:
             transaction.commit_transaction()
@@ -320,8 +333,7 @@ class IcebergCommitter(RecoveringCommitter):
 
     def _log_retry(self, error: Exception, attempt: int) -> None:
         super()._log_retry(error, attempt)
-        # Connectors that share a table must not collide again and again.
-        time.sleep(random.uniform(0, _BACKOFF_S * 2**attempt))
+        _back_off(attempt)  # connectors that share a table must not collide again and again
 
     def _delete(self, path: str) -> None:
         if self._table is None:
@@ -346,6 +358,10 @@ class IcebergCommitter(RecoveringCommitter):
             f"table {self.location}: {error}; load the records into another table (lakehouse.table.name.format), or"
             " change the table"
         )
+
+
+def _back_off(attempt: int) -> None:
+    time.sleep(random.uniform(0, _BACKOFF_S * 2**attempt))
 
 
 def _stage(table: Table, change: _Change) -> tuple[_SingleAttempt, int]:
