@@ -59,6 +59,7 @@ from headrace_connectors.lakehouse.committers.iceberg_files import (
 )
 from headrace_connectors.lakehouse.committers.iceberg_offsets import (
     BATCH_KEY,
+    StoredOffsets,
     batch_text,
     connectors,
     has_snapshot,
@@ -321,8 +322,8 @@ class IcebergCommitter(RecoveringCommitter):
         if self._table is None:
             return False
         stored = stored_offsets(self._table.metadata, self.connector)
-        return has_snapshot(self._table.metadata, self._snapshot_id) or (
-            stored is not None and stored.batch == batch_text(commit.identity)
+        return has_snapshot(self._table.metadata, self._snapshot_id) or stored == StoredOffsets(
+            commit.offsets, batch_text(commit.identity)
         )
 
     def _is_retriable(self, error: Exception) -> bool:
