@@ -16,12 +16,11 @@ from headrace_connectors.lakehouse.committers.base import TableCommitter
 from headrace_connectors.lakehouse.committers.iceberg import IcebergCommitter
 from headrace_connectors.lakehouse.committers.iceberg_catalog import (
     CatalogConnection,
-    io_properties,
     parse_catalog,
 )
 from headrace_connectors.lakehouse.files.field_ids import with_field_ids
 from headrace_connectors.lakehouse.job.results import DataFile
-from headrace_connectors.lakehouse.s3_access import S3Access
+from headrace_connectors.lakehouse.s3_access import S3Access, iceberg_properties
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support.lakehouse_committers import Combination
 from support.s3 import BUCKET, S3Server
@@ -63,7 +62,9 @@ def connect(
     root: TableUri, config: Mapping[str, str] | None = None, server: S3Server | None = None
 ) -> CatalogConnection:
     """Return a connection to the catalog of a connector's configuration."""
-    return CatalogConnection(parse_catalog(config or {}, root), io_properties(s3_access(server) if server else None))
+    return CatalogConnection(
+        parse_catalog(config or {}, root), iceberg_properties(s3_access(server)) if server else None
+    )
 
 
 def load(connection: CatalogConnection, table: str) -> Table:

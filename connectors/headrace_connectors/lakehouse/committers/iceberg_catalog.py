@@ -17,7 +17,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, OAuthError, UnauthorizedError
+from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NotInstalledError, OAuthError, UnauthorizedError
 from pyiceberg.io import ARROW_FILE_IO
 from requests import Session
 from requests.exceptions import ConnectionError as UnreachableError
@@ -25,7 +25,6 @@ from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, Timeou
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.redaction import redact_passwords
-from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.lakehouse.table_uri import TableUri
 
 CATALOG_KEY = "iceberg.catalog"
@@ -47,6 +46,7 @@ _OTHER_TYPES = {
     "nessie": "use rest with the URI of Nessie's Iceberg REST service",
     "hadoop": "its commits are not safe; use rest or sql",
 }
+_REQUIRED = {"rest": ("uri",), "sql": ("uri", "warehouse"), "glue": (), "hive": ("uri",)}
 _NESTED = ("auth", "ssl")
 logger = logging.getLogger(__name__)
 
@@ -90,14 +90,18 @@ def parse_catalog(config: Mapping[str, str], root: TableUri) -> CatalogConfig:
     path_style = properties.pop("s3.path-style-access", None)
     if path_style is not None:
         properties.setdefault("s3.force-virtual-addressing", "false" if path_style.lower() == "true" else "true")
-    missing = [ConfigError(PREFIX + "uri", None, f"is required by the catalog type {type_}")]
-    if type_ != "glue" and "uri" not in properties:
-        raise ConfigErrors(missing)
-    namespace = tuple(config.get(NAMESPACE_KEY, DEFAULT_NAMESPACE).split("."))
+    errors = [
+        ConfigError(PREFIX + key, None, f"is required by the catalog type {type_}")
+        for key in _REQUIRED[type_]
+        if key not in properties
+    ]
+    namespace = tuple((config.get(NAMESPACE_KEY) or DEFAULT_NAMESPACE).split("."))
     if not all(namespace):
-        raise ConfigErrors([ConfigError(NAMESPACE_KEY, config[NAMESPACE_KEY], "has an empty part")])
-    if type_ == "glue" and len(namespace) > 1:
-        raise ConfigErrors([ConfigError(NAMESPACE_KEY, config[NAMESPACE_KEY], "Glue has no nested namespaces")])
+        errors.append(ConfigError(NAMESPACE_KEY, config[NAMESPACE_KEY], "has an empty part"))
+    elif type_ == "glue" and len(namespace) > 1:
+        errors.append(ConfigError(NAMESPACE_KEY, config[NAMESPACE_KEY], "Glue has no nested namespaces"))
+    if errors:
+        raise ConfigErrors(errors)
     return CatalogConfig(config.get(CATALOG_KEY) or DEFAULT_CATALOG, _nested(properties), namespace)
 
 
@@ -120,7 +124,7 @@ def _defaults(type_: str, given: Mapping[str, str], root: TableUri) -> dict[str,
     defaults = {}
     if type_ in ("sql", "glue"):
         defaults["warehouse"] = str(root) if root.is_s3 else root.local.as_uri()
-    if type_ == "sql" and not given:
+    if type_ == "sql" and not root.is_s3:
         defaults["uri"] = f"sqlite:///{root.local / 'catalog.db'}"
     return defaults
 
@@ -140,21 +144,6 @@ def _nested(properties: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def io_properties(access: S3Access | None) -> dict[str, str]:
-    """Return the properties with which pyiceberg reads and writes metadata files in S3, and uses Glue."""
-    if access is None:
-        return {}
-    values = {
-        "client.access-key-id": access.access_key,
-        "client.secret-access-key": access.secret_key,
-        "client.session-token": access.session_token,
-        "client.region": access.region,
-        "s3.endpoint": access.endpoint,
-        "s3.force-virtual-addressing": None if access.path_style else "true",
-    }
-    return {key: value for key, value in values.items() if value}
-
-
 # --- connections ----------------------------------------------------------------------------------------------------
 
 
@@ -168,11 +157,16 @@ class _RestCatalog(RestCatalog):
 
 
 def open_catalog(config: CatalogConfig, io: Mapping[str, str] | None = None) -> Catalog:
-    """Connect to a catalog. `io` has the properties of `io_properties`; the catalog's own properties win.
+    """Connect to a catalog. `io` has the properties of `iceberg_properties`; the catalog's own properties win.
 
     Raises pyiceberg's and the drivers' errors; `catalog_error` converts them.
     """
     properties: dict[str, Any] = {**(io or {}), **config.properties, "py-io-impl": ARROW_FILE_IO}
+    if config.type == "glue":
+        # The credentials for S3 are those for Glue, unless others are configured.
+        for name in ("access-key-id", "secret-access-key", "session-token", "region"):
+            if f"s3.{name}" in properties:
+                properties.setdefault(f"glue.{name}", properties[f"s3.{name}"])
     if config.type == "rest":
         return _RestCatalog(config.name, **properties)
     if config.type == "sql":
@@ -192,7 +186,7 @@ class CatalogConnection:
         self._local = local()
 
     def renew(self, io: Mapping[str, str]) -> None:
-        """Use other properties of `io_properties` from now on."""
+        """Use other properties of `iceberg_properties` from now on."""
         self._io, self._local = dict(io), local()
 
     def catalog(self) -> Catalog:
@@ -237,6 +231,8 @@ def check_catalog(
 def config_error(config: CatalogConfig, error: BaseException) -> ConfigError:
     """Return the error of the key that is probably at fault for `error`."""
     text = describe_error(error)
+    if isinstance(error, NotInstalledError) and error.__cause__ is not None:
+        error = error.__cause__
     if isinstance(error, ModuleNotFoundError):
         driver = f"needs a Python package that is not installed: {error.name}"
         return ConfigError(PREFIX + ("uri" if config.type == "sql" else "type"), _shown_uri(config), driver)
