@@ -33,6 +33,7 @@ from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConn
 from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField, SortField
 from headrace_connectors.lakehouse.offsets import TableOffsets
+from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support import iceberg_committers
 from support.iceberg_committers import load
@@ -453,6 +454,7 @@ def test_folders_of_the_tables_name_are_its_namespace(tables: Combination, conne
 
 _PROCESS = """
 import sys
+from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support import iceberg_committers
 from support.lakehouse_committers import append, offsets, open_new
@@ -477,12 +479,20 @@ def test_connectors_in_two_processes_append_to_one_table(tables: Combination, tm
         assert tables.make("t", name).load() == offsets(**{name: 8})
 
 
+def test_renewal_of_credentials_detects_another_process(tables: Combination) -> None:
+    one, other = (open_new(tables) for _ in range(2))
+    append(tables, one, 0, [1], offsets(t=1))
+    one.use_access(S3Access("new", "secret"))
+    with pytest.raises(TableConflictError, match="check whether the connector is running twice"):
+        other.use_access(S3Access("new", "secret"))
+
+
 def test_renewed_credentials_are_used_when_a_table_is_loaded(connection: CatalogConnection) -> None:
     committer: TableCommitter = IcebergCommitter("t", connection, "sink")
     committer.load()
     committer.create(COLUMNS, FileLayout())
     connection.renew({"s3.access-key-id": "new"})
-    committer.load()
+    committer.use_access(S3Access("new", "secret"))
     assert isinstance(committer, IcebergCommitter)
     assert committer._table is not None
     assert committer._table.io.properties["s3.access-key-id"] == "new"

@@ -282,6 +282,18 @@ class IcebergCommitter(RecoveringCommitter):
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
+    def use_access(self, access: S3Access) -> None:
+        """Read the table again with the credentials that the connection has now.
+
+        Raises TableConflictError if another process has changed this connector's offsets.
+        """
+        before = self._offsets
+        if self._table is not None and self.load() != before:
+            raise TableConflictError(
+                f"table {self.location}: another process has loaded records of this connector;"
+                " check whether the connector is running twice"
+            )
+
     def commit(self, commit: Commit) -> None:
         self._is_committing, self._is_pending = True, False
         try:

@@ -8,7 +8,7 @@ a REST catalog has a timeout, because pyiceberg sets none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, Timeou
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.redaction import redact_passwords
+from headrace_connectors.lakehouse.s3_access import S3Access, iceberg_properties
 from headrace_connectors.lakehouse.table_uri import TableUri
 
 CATALOG_KEY = "iceberg.catalog"
@@ -163,15 +164,22 @@ def open_catalog(config: CatalogConfig, io: Mapping[str, str] | None = None) -> 
     """
     properties: dict[str, Any] = {**(io or {}), **config.properties, "py-io-impl": ARROW_FILE_IO}
     if config.type == "glue":
-        # The credentials for S3 are those for Glue, unless others are configured.
-        for name in ("access-key-id", "secret-access-key", "session-token", "region"):
-            if f"s3.{name}" in properties:
-                properties.setdefault(f"glue.{name}", properties[f"s3.{name}"])
+        properties = _glue_properties(properties)
     if config.type == "rest":
         return _RestCatalog(config.name, **properties)
     if config.type == "sql":
         _create_directory_of_database(str(properties["uri"]))
     return load_catalog(config.name, **properties)
+
+
+def _glue_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
+    # The credentials for S3 are those for Glue, unless others are configured.
+    names = ("access-key-id", "secret-access-key", "session-token", "region")
+    defaults = {f"glue.{name}": properties[f"s3.{name}"] for name in names if f"s3.{name}" in properties}
+    merged = {**defaults, **properties}
+    if "glue.max-retries" in merged:
+        merged["glue.max-retries"] = int(merged["glue.max-retries"])  # pyiceberg passes it on as it is
+    return merged
 
 
 class CatalogConnection:
@@ -201,6 +209,17 @@ def _create_directory_of_database(uri: str) -> None:
     scheme, separator, path = uri.partition(":///")
     if separator and scheme.startswith("sqlite") and path:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+def catalog_errors(
+    config: Mapping[str, str], root: TableUri | None, access: S3Access | None = None
+) -> Sequence[ConfigError]:
+    """Return the errors of a connector's keys `iceberg.*`, after connecting to the catalog. For validation."""
+    try:
+        catalog = parse_catalog(config, root)
+    except ConfigErrors as error:
+        return error.errors
+    return check_catalog(catalog, iceberg_properties(access) if access is not None else None)
 
 
 def check_catalog(

@@ -9,7 +9,12 @@ import pytest
 
 pytest.importorskip("pyiceberg")
 from headrace.api.errors import ConfigErrors
-from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConfig, check_catalog, parse_catalog
+from headrace_connectors.lakehouse.committers.iceberg_catalog import (
+    CatalogConfig,
+    catalog_errors,
+    check_catalog,
+    parse_catalog,
+)
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support.ports import free_port
 
@@ -127,7 +132,12 @@ def test_folders_of_a_tables_name_replace_the_default_namespace() -> None:
 
 
 def test_check_accepts_a_catalog_without_the_namespace(tmp_path: Path) -> None:
-    assert check_catalog(parse_catalog({}, TableUri(str(tmp_path / "new")))) == []
+    assert catalog_errors({}, TableUri(str(tmp_path / "new"))) == []
+
+
+def test_check_reports_the_errors_of_keys_without_connecting() -> None:
+    (error,) = catalog_errors({"iceberg.catalog.type": "x"}, LOCAL)
+    assert error.key == "iceberg.catalog.type"
 
 
 @pytest.mark.parametrize(
