@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyiceberg")
 import pyarrow as pa
+import pyiceberg.table
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
 from pyiceberg.partitioning import PartitionField as IcebergPartitionField
 from pyiceberg.partitioning import PartitionSpec
@@ -251,6 +252,32 @@ def test_manifests_are_merged(tables: Combination, connection: CatalogConnection
     assert len(snapshot.manifests(table.io)) < 5
     assert numbers(tables.read("t")) == list(range(10))
     assert len(committer.list_files()) == 10
+
+
+def test_commit_copies_the_metadata_once(tables: Combination, monkeypatch: pytest.MonkeyPatch) -> None:
+    committer = open_new(tables)
+    append(tables, committer, 0, [1], offsets(t=1))
+    copies: list[None] = []
+    update = pyiceberg.table.update_table_metadata
+
+    def counted(*arguments: Any) -> Any:
+        copies.append(None)
+        return update(*arguments)
+
+    monkeypatch.setattr(pyiceberg.table, "update_table_metadata", counted)
+    append(tables, committer, 1, [2], offsets(t=2))
+    assert len(copies) <= 1
+
+
+def test_old_metadata_files_are_deleted(tables: Combination, connection: CatalogConnection, tmp_path: Path) -> None:
+    committer = open_new(tables)
+    load(connection, "t").transaction().set_properties(
+        {"write.metadata.previous-versions-max": "2"}
+    ).commit_transaction()
+    committer.load(T0)
+    for batch in range(5):
+        append(tables, committer, batch, [], offsets(t=batch + 1))
+    assert len(list(tmp_path.glob("default/t/metadata/*.metadata.json"))) == 3
 
 
 # --- tables of other engines ----------------------------------------------------------------------------------------
