@@ -21,7 +21,7 @@ from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField
 from headrace_connectors.lakehouse.offsets import TableOffsets
 from headrace_connectors.lakehouse.table_uri import TableUri
-from support import iceberg_committers, s3
+from support import iceberg_catalog, iceberg_committers, s3
 from support import lakehouse_committers as suite
 from support.lakehouse_committers import (
     ALL_TYPES,
@@ -48,6 +48,15 @@ def server() -> Iterator[s3.S3Server]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def rest_catalog(server: s3.S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    reason = iceberg_catalog.unavailable_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    with iceberg_catalog.running(tmp_path_factory.mktemp("catalog"), server, f"s3://{s3.BUCKET}/rest") as running:
+        yield running
+
+
 def _delta_local(tmp_path: Path, request: pytest.FixtureRequest) -> Combination:
     return suite.delta_local(tmp_path)
 
@@ -71,16 +80,28 @@ def _iceberg_s3(tmp_path: Path, request: pytest.FixtureRequest) -> Combination:
     return iceberg_committers.combination("iceberg-s3", connection, suite.s3_filesystem(server))
 
 
+def _iceberg_rest(tmp_path: Path, request: pytest.FixtureRequest) -> Combination:
+    server: s3.S3Server = request.getfixturevalue("server")
+    catalog: iceberg_catalog.RestCatalogServer = request.getfixturevalue("rest_catalog")
+    config = {"iceberg.catalog.type": "rest", "iceberg.catalog.uri": catalog.url}
+    connection = iceberg_committers.connect(None, config, server)
+    filesystem = suite.s3_filesystem(server)
+    return iceberg_committers.combination("iceberg-rest", connection, filesystem, f"{tmp_path.name}/")
+
+
 COMBINATIONS: dict[str, Callable[[Path, pytest.FixtureRequest], Combination]] = {
     "delta-local": _delta_local,
     "delta-s3": _delta_s3,
     "parquet-local": _parquet_local,
     "iceberg-local": _iceberg_local,
     "iceberg-s3": _iceberg_s3,
+    "iceberg-rest": _iceberg_rest,
 }
 
 
-@pytest.fixture(params=COMBINATIONS)
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.jvm if name == "iceberg-rest" else ()) for name in COMBINATIONS]
+)
 def combination(request: pytest.FixtureRequest, tmp_path: Path) -> Combination:
     return COMBINATIONS[request.param](tmp_path, request)
 

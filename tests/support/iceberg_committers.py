@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ def s3_access(server: S3Server) -> S3Access:
 
 
 def connect(
-    root: TableUri, config: Mapping[str, str] | None = None, server: S3Server | None = None
+    root: TableUri | None, config: Mapping[str, str] | None = None, server: S3Server | None = None
 ) -> CatalogConnection:
     """Return a connection to the catalog of a connector's configuration."""
     return CatalogConnection(
@@ -76,15 +76,15 @@ def combination(
     name: str,
     connection: CatalogConnection,
     filesystem: pa_fs.FileSystem | None = None,
-    read: Callable[[str], pa.Table] | None = None,
+    folder: str = "",
 ) -> Combination:
-    """Return a combination. By default Arrow reads the files of pyiceberg's plan.
+    """Return a combination whose tables are in `folder`. Arrow reads the files of pyiceberg's plan.
 
     pyiceberg itself returns empty lists for null lists of structs.
     """
 
     def read_files(table: str) -> pa.Table:
-        source = load(connection, table)
+        source = load(connection, folder + table)
         paths = [
             task.file.file_path.removeprefix("s3://").removeprefix("file://") for task in source.scan().plan_files()
         ]
@@ -94,19 +94,19 @@ def combination(
         )
 
     def other_tool(table: str, rows: pa.Table) -> None:
-        load(connection, table).append(rows)
+        load(connection, folder + table).append(rows)
 
     def expire_all(table: str) -> None:
-        current = load(connection, table).current_snapshot()
+        current = load(connection, folder + table).current_snapshot()
         assert current is not None
-        for snapshot in load(connection, table).snapshots():
+        for snapshot in load(connection, folder + table).snapshots():
             if snapshot.snapshot_id != current.snapshot_id:
-                load(connection, table).maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+                load(connection, folder + table).maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
 
     return IcebergCombination(
         name,
-        lambda table, connector: IcebergCommitter(table, connection, connector),
-        read or read_files,
+        lambda table, connector: IcebergCommitter(folder + table, connection, connector),
+        read_files,
         filesystem=filesystem,
         append=other_tool,
         clean_up_log=expire_all,
