@@ -72,7 +72,7 @@ class DeltaCommitter(RecoveringCommitter):
         self._table: DeltaTable | None = None
         self._set_access(access)
 
-    def use_access(self, access: S3Access | None) -> None:
+    def use_access(self, access: S3Access) -> None:
         """Use renewed credentials. Does not read new versions of the table."""
         if access != self._store.access:
             self._set_access(access)

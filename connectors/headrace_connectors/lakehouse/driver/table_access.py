@@ -1,0 +1,75 @@
+"""Opens the committers of a connector's tables, with the credentials that S3 needs and that may expire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_connectors.lakehouse.committers.base import TableCommitter
+from headrace_connectors.lakehouse.committers.formats import open_committer
+from headrace_connectors.lakehouse.files.stores import FileStore
+from headrace_connectors.lakehouse.s3_access import S3Access, iceberg_properties
+from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
+
+if TYPE_CHECKING:
+    from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConnection
+    from headrace_connectors.lakehouse.s3_settings import AccessProvider
+
+_JOB_S = 900.0
+"""Temporary credentials are renewed if they expire within this time, because a job may take as long."""
+
+
+class TableAccess:
+    """Opens committers, and keeps their credentials valid. Use it on one thread, except for `open`."""
+
+    def __init__(self, config: LakehouseSinkConfig, connector: str) -> None:
+        self._config = config
+        self._connector = connector
+        self._root = config.root
+        self._provider: AccessProvider | None = None
+        if config.uses_s3():
+            from headrace_connectors.lakehouse.s3_settings import AccessProvider
+
+            self._provider = AccessProvider(config)
+        self._access: S3Access | None = None
+        self._catalog: CatalogConnection | None = None
+        self._committers: list[TableCommitter] = []
+
+    def store(self) -> FileStore:
+        """Return the file systems for the next job. Raises ConnectError if there are no valid credentials."""
+        if self._provider is not None:
+            access = self._provider.current(_JOB_S)
+            if access != self._access:
+                self._use(access)
+        return FileStore(self._access)
+
+    def open(self, name: str) -> TableCommitter:
+        """Return the committer of the table with that name."""
+        committer = self._open(name)
+        self._committers.append(committer)
+        return committer
+
+    def _open(self, name: str) -> TableCommitter:
+        config = self._config
+        if config.format == "iceberg":
+            from headrace_connectors.lakehouse.committers.iceberg import IcebergCommitter
+
+            location = None if self._root is None else str(self._root / name)
+            return IcebergCommitter(name, self._connection(), self._connector, location)
+        assert self._root is not None
+        return open_committer(config.format, name, self._root / name, self._connector, self._access)
+
+    def _connection(self) -> CatalogConnection:
+        if self._catalog is None:
+            from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConnection, parse_catalog
+
+            catalog = parse_catalog(self._config.originals, self._root)
+            io = None if self._access is None else iceberg_properties(self._access)
+            self._catalog = CatalogConnection(catalog, io)
+        return self._catalog
+
+    def _use(self, access: S3Access) -> None:
+        self._access = access
+        if self._catalog is not None:
+            self._catalog.renew(iceberg_properties(access))
+        for committer in self._committers:
+            committer.use_access(access)
