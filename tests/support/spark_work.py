@@ -46,3 +46,10 @@ class Wait:
     def release(self) -> None:
         """Let all tasks return."""
         (self.directory / "release").touch()
+
+
+def headrace_path(task: int) -> bytes:
+    """Return the path of the module of headrace that the executor has imported."""
+    import headrace
+
+    return str(headrace.__file__).encode()

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from headrace_connectors.lakehouse.spark.conf import (
 )
 from headrace_connectors.lakehouse.spark.executor_check import check
 from headrace_connectors.lakehouse.spark.executor_watch import ExecutorWatch
-from headrace_connectors.lakehouse.spark.java import find_java
+from headrace_connectors.lakehouse.spark.java import Java, find_java
 from headrace_connectors.lakehouse.spark.jobs import (
     ExecutorsUnavailableError,
     JobCancelledError,
@@ -41,7 +42,7 @@ from headrace_connectors.lakehouse.spark.jobs import (
 from headrace_connectors.lakehouse.spark.jvm import SparkJvm, jvm_environment
 from headrace_connectors.lakehouse.spark.task_errors import exit_text, job_error
 
-_JOB_GROUP = "headrace"
+_IDLE_S = 30.0
 _STOPPED = re.compile(r"SparkContext (?:has been|was) shut ?down|stopped SparkContext")
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,9 @@ class ClassicJobs(SparkJobs):
         self._killed = False
         self._cancelled = threading.Event()
         self._context: Any = None
+        self._group = ""
+        self._java: Java | None = None
+        self._archive_timer: threading.Timer | None = None
 
     @property
     def is_local(self) -> bool:
@@ -86,7 +90,7 @@ class ClassicJobs(SparkJobs):
         conf = session_conf(self._given, self._app_name, self._local_dir, package)
         python = executor_python(conf, sys.executable, package)
         jvm = SparkJvm(conf, self._local_dir, jvm_environment(python, conf.get("spark.driver.host")))
-        self._jvm, self._killed = jvm, False
+        self._jvm, self._java, self._killed = jvm, java, False
         options = archive.options(java) if self._settings.java_archive else []
         # The directory is not in `_local_dir`, which the JVM's start empties.
         with tempfile.TemporaryDirectory(prefix="headrace-spark-") as directory:
@@ -97,6 +101,7 @@ class ClassicJobs(SparkJobs):
         with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, PYSPARK_PYTHON=python):
             self._context = self._connect(jvm, conf)
         self._add_package(package)
+        self._make_archive_when_idle()
         logger.info("Started Spark %s in %.1f s", self._context.version, time.monotonic() - started)
 
     @property
@@ -108,14 +113,18 @@ class ClassicJobs(SparkJobs):
         if context is None:
             raise SparkGoneError("Spark's JVM is not running")
         self._cancelled.clear()
+        self._group = f"headrace-{uuid.uuid4()}"
+        self._cancel_archive()
         with ExecutorWatch(context, 0 if self._is_local else self._settings.executors_timeout_ms, self.cancel) as watch:
             try:
-                context.setJobGroup(_JOB_GROUP, description, interruptOnCancel=True)
+                context.setJobGroup(self._group, description, interruptOnCancel=True)
                 return list(context.parallelize(range(tasks), tasks).map(work).collect())
             except Exception as error:  # py4j and Spark raise exceptions without a common base class
                 if watch.has_expired:
                     raise ExecutorsUnavailableError(self._no_executors()) from error
                 raise self._error(error) from error
+            finally:
+                self._make_archive_when_idle()
 
     def check_executors(self) -> None:
         if not self._is_local:
@@ -126,7 +135,8 @@ class ClassicJobs(SparkJobs):
         context = self._context
         if context is not None:
             with contextlib.suppress(Exception):  # if the JVM has exited, `run` raises SparkGoneError
-                context.cancelJobGroup(_JOB_GROUP)
+                # `run` may not have started the job yet.
+                context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
     def stop(self) -> None:
         """Kill the JVM and delete its files.
@@ -134,6 +144,7 @@ class ClassicJobs(SparkJobs):
         Killing the JVM cannot damage a table, because the JVM does not write tables. The cluster's master ends the
         executors when the connection to the JVM closes.
         """
+        self._cancel_archive()
         self.kill()
         if self._jvm is not None:
             self._jvm.delete_files()
@@ -178,6 +189,17 @@ class ClassicJobs(SparkJobs):
         path = list(sys.path)
         self._context.addPyFile(str(package.absolute()))
         sys.path[:] = path  # the driver must not import headrace from the package
+
+    def _make_archive_when_idle(self) -> None:
+        """Make the archive of Spark's classes if no job runs for a while, because this takes CPU time and memory."""
+        if self._settings.java_archive:
+            self._archive_timer = threading.Timer(_IDLE_S, archive.make_in_background, [self._java])
+            self._archive_timer.daemon = True
+            self._archive_timer.start()
+
+    def _cancel_archive(self) -> None:
+        if self._archive_timer is not None:
+            self._archive_timer.cancel()
 
     def _no_executors(self) -> str:
         return (

@@ -133,8 +133,6 @@ class SparkJvm:
         process = self._process
         if process is not None and process.poll() is None:
             process.kill()
-            assert process.stdin is not None
-            process.stdin.close()
             try:
                 process.wait(_EXIT_TIMEOUT_S)
             except subprocess.TimeoutExpired:  # SIGKILL always works, but freeing memory takes long on a busy machine
@@ -188,6 +186,8 @@ class SparkJvm:
                 self._output.append(text)
                 logger.debug("spark: %s", text)
         process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
 
     def _command(self, java: Java, java_options: Sequence[str], application: Sequence[str]) -> list[str]:
         home = spark_home()

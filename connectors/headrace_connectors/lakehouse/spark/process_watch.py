@@ -19,6 +19,8 @@ _watched: set[tuple[int, int]] = set()
 def exit_with_process(pid: int) -> None:
     """Kill the current process as soon as process `pid` exits. Repeated calls are cheap.
 
+    If the current process is the leader of a process group, kill the whole group: Spark's daemon leads the group of the
+    workers that it forks.
     On a platform without pidfds, this function does nothing.
     """
     if not hasattr(os, "pidfd_open") or (os.getpid(), pid) in _watched:
@@ -39,4 +41,7 @@ def _kill_after_exit(descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     poll.poll()
-    os.kill(os.getpid(), signal.SIGKILL)
+    pid = os.getpid()
+    if os.getpgrp() == pid:
+        os.killpg(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)

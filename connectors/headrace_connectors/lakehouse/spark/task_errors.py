@@ -9,7 +9,7 @@ from headrace_connectors.lakehouse.spark.jobs import JobFailedError
 
 _LINES_SHOWN = 12
 _TRACEBACK = "Traceback (most recent call last):"
-_JAVA_FRAME = re.compile(r"\n\s*\n?\s+at [\w.$/<>]+\(|\n\nDriver stacktrace:|\n\nJVM stacktrace:")
+_END = re.compile(r"\n\s*\n?\s+at [\w.$/<>]+\(|\n\nDriver stacktrace:|\n\nJVM stacktrace:|\n *PYTHONPATH was:")
 _EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
 _FAILURE = re.compile(r"most recent failure: (?P<reason>[^\n]*)")
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
@@ -28,10 +28,13 @@ def job_error(error: BaseException) -> JobFailedError:
 
 def python_exception(text: str) -> tuple[str, str] | None:
     """Return the class and the message of the last Python traceback in `text`, or None if it has no traceback."""
-    _, found, rest = text.rpartition(_TRACEBACK)
+    before, found, rest = text.rpartition(_TRACEBACK)
     if not found:
         return None
-    lines = _SQL_STATE.sub("", _JAVA_FRAME.split(rest, maxsplit=1)[0]).splitlines()
+    indent = before[before.rfind("\n") + 1 :]  # Spark indents the output of a Python process that did not start
+    lines = _SQL_STATE.sub("", _END.split(rest, maxsplit=1)[0]).splitlines()
+    if not indent.strip():
+        lines = [line.removeprefix(indent) for line in lines]
     while lines and (not lines[0] or lines[0].startswith(" ")):
         lines.pop(0)  # the frames
     match = _EXCEPTION.match("\n".join(lines).rstrip())

@@ -49,7 +49,7 @@ def test_archive_contains_an_environment_that_runs_anywhere_on_the_machine(
     assert CliRunner().invoke(lakehouse, ["package", "--output", str(output)]).exit_code == 0
     (tmp_path / "environment").mkdir()
     subprocess.run(["tar", "-xf", output, "-C", tmp_path / "environment"], check=True)  # as Spark does
-    code = "import sys, click, headrace.api.errors as e; print(sys.prefix, click.__file__, e.__file__)"
+    code = "import sys, click, headrace as e; print(sys.prefix, click.__file__, e.__file__)"
     python = tmp_path / "environment" / "bin" / "python"
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert all(path.startswith(str(tmp_path / "environment")) for path in done.stdout.split())

