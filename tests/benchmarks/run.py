@@ -2,7 +2,7 @@
 
 The command is `python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`. The areas are startup, broker,
 cluster, metadata, compaction, partitions, followers, catch-up, connect, connect-distributed, isolation, jdbc,
-jdbc-sink, table-size, s3, elasticsearch and lakehouse.
+jdbc-sink, table-size, s3, elasticsearch, lakehouse and iceberg.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ AREAS = (
     "s3",
     "elasticsearch",
     "lakehouse",
+    "iceberg",
 )
 
 
