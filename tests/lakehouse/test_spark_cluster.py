@@ -99,7 +99,8 @@ if "headrace" in "{mode}":
 if "module" in "{mode}":
     sys.modules["headrace"] = sys.modules["headrace_connectors"] = None
 if "version" in "{mode}":
-    sys.version_info = (3, 9, 1, "final", 0)
+    from collections import namedtuple
+    sys.version_info = namedtuple("v", "major minor micro releaselevel serial")(3, 9, 1, "final", 0)
 import runpy
 module = sys.argv[1 + sys.argv[1:].index("-m") + 1]
 sys.argv = [module, *sys.argv[1 + sys.argv[1:].index(module) + 1:]]
