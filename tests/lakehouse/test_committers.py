@@ -139,6 +139,15 @@ def test_commits_with_one_file_several_files_and_only_offsets_are_loaded_after_a
     assert numbers(combination.read("folder/t")) == [1, 2, 3, 4, 5, 6]
 
 
+def test_declared_columns_are_kept_if_the_table_is_loaded_again_before_its_first_commit(
+    combination: Combination,
+) -> None:
+    committer = open_new(combination)
+    committer.load(T0)
+    append(combination, committer, 0, [1], offsets(t=1))
+    assert numbers(combination.read("t")) == [1]
+
+
 def test_table_can_be_created_with_only_offsets(combination: Combination) -> None:
     committer = open_new(combination)
     append(combination, committer, 0, [], offsets(t=5))

@@ -66,6 +66,8 @@ TAKEN_OVER = 2**63 - 1
 class DeltaCommitter(RecoveringCommitter):
     """Commits to one Delta table. Another process's commit after `load` is detected by `commit`."""
 
+    ambiguous_attempts = 2  # delta-rs sends a request up to eleven times
+
     def __init__(self, name: str, uri: TableUri, connector: str, access: S3Access | None = None) -> None:
         super().__init__(name, str(uri), connector)
         self._uri = uri

@@ -362,10 +362,6 @@ class IcebergCommitter(RecoveringCommitter):
     def _is_ambiguous(self, error: Exception) -> bool:
         return not isinstance(error, (CommitFailedException, *_REFUSALS))
 
-    def _log_retry(self, error: Exception, attempt: int) -> None:
-        super()._log_retry(error, attempt)
-        _back_off(attempt)  # connectors that share a table must not collide again and again
-
     def _delete(self, path: str) -> None:
         if self._table is None:
             return
@@ -379,10 +375,10 @@ class IcebergCommitter(RecoveringCommitter):
     def _error(self, action: str, error: Exception) -> ConnectError:
         return catalog_error(self._connection.config, self.location, action, error)
 
-    def _failure(self, error: Exception, added: Iterable[DataFile]) -> ConnectError:
+    def _failure(self, error: Exception, added: Iterable[DataFile], *, is_uncertain: bool) -> ConnectError:
         if isinstance(error, SchemaError):
             return self._schema_error(error)
-        return super()._failure(error, added) if self._is_ambiguous(error) else self._error("written", error)
+        return super()._failure(error, added, is_uncertain=True) if is_uncertain else self._error("written", error)
 
     def _schema_error(self, error: SchemaError) -> TableSchemaError:
         return TableSchemaError(

@@ -86,12 +86,14 @@ class ParquetCommitter(RecoveringCommitter):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _read(self, partitions: Sequence[TopicPartition]) -> TableOffsets:
+        existed = self.exists()
         with self._staging.abandoned():
             self._last = self._log.read_last()
             if self._last is not None:
                 self._publish(self._last)
         if self._last is None:
-            self._columns = None
+            if existed:
+                self._columns = None
             self._check_no_foreign_files()
             return TableOffsets()
         self._columns, self._layout = self._last.columns, self._last.layout
@@ -151,7 +153,9 @@ class ParquetCommitter(RecoveringCommitter):
             removed=removed,
             staged=self._staging.folder,
         )
-        self._log.write(commit, self._staging.root / self._staging.folder / "commit.json")
+        folder = self._staging.root / self._staging.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log.write(commit, folder / "commit.json")
         self._last = commit
         self._publish(commit)
 

@@ -1,18 +1,20 @@
 """The folders of a Parquet table for files that no reader may see yet: one folder per committer.
 
-    <table>/_headrace/staged/<folder>/        files before their commit; readers skip names that start with _
-    <table>/_headrace/staged/<folder>.lock    locked while the committer that writes into the folder is alive
+    <table>/_headrace/staged/<process>.<n>/    files before their commit; readers skip names that start with _
+    .headrace~locks/<process>.lock             next to the table; locked while the process is alive
 
-Only a folder whose lock is free is deleted. So a committer never deletes files that another process is about to
-commit. The operating system releases the lock of a process that dies.
+Only a folder of a process that is not alive is deleted, or of a committer that was closed. So a committer never deletes
+files that another process is about to commit. The operating system releases the lock of a process that dies. If the
+file system has no locks, folders are deleted a day after their last change. All tables in a directory share the lock.
 """
 
 from __future__ import annotations
 
 import fcntl
-import logging
+import itertools
 import os
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,7 +22,34 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _ABANDONED_S = 24 * 3600
-logger = logging.getLogger(__name__)
+_LOCKS = ".headrace~locks"
+"""No topic can have this name, so no table has it."""
+
+
+class _ProcessLock:
+    """The lock of this process in one directory of locks. It is held until the process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._numbers = itertools.count()
+        directory.mkdir(parents=True, exist_ok=True)
+        while True:
+            self.name = uuid.uuid4().hex[:16]
+            try:
+                _lock(directory / f"{self.name}.lock", os.O_RDWR | os.O_CREAT)
+                return
+            except BlockingIOError:  # another process is just deleting the file
+                continue
+            except OSError:  # the file system has no locks
+                return
+
+    def new_folder(self) -> str:
+        """Return a name for a folder that this process has not used."""
+        return f"{self.name}.{next(self._numbers)}"
+
+
+_guard = threading.Lock()
+_process_locks: dict[Path, _ProcessLock] = {}
+_folders_in_use: set[Path] = set()
 
 
 class Staging:
@@ -28,19 +57,18 @@ class Staging:
 
     def __init__(self, table: Path) -> None:
         self.root = table / "_headrace" / "staged"
+        self._locks = table.parent / _LOCKS
         self._folder: str | None = None
-        self._lock: int | None = None
 
     @property
     def folder(self) -> str:
-        """The name of this committer's folder. The first call creates and locks it."""
-        while self._folder is None:
-            name = uuid.uuid4().hex[:16]
-            self.root.mkdir(parents=True, exist_ok=True)
-            lock = _try_lock(self.root / f"{name}.lock", create=True)
-            if lock is not None:
-                (self.root / name).mkdir()
-                self._folder, self._lock = name, lock
+        """The name of this committer's folder. It is created when the first file is written."""
+        if self._folder is None:
+            with _guard:
+                if self._locks not in _process_locks:
+                    _process_locks[self._locks] = _ProcessLock(self._locks)
+                self._folder = _process_locks[self._locks].new_folder()
+                _folders_in_use.add(self.root / self._folder)
         return self._folder
 
     @contextmanager
@@ -49,50 +77,65 @@ class Staging:
 
         In the meantime, the caller moves the files of a commit out of them.
         """
-        locked: list[tuple[str, int]] = []
+        descriptors: dict[str, int | None] = {}
         try:
-            for name in self._other_folders():
-                lock = _try_lock(self.root / f"{name}.lock", create=False)
-                if lock is not None:
-                    locked.append((name, lock))
+            abandoned = [path for path in self._entries() if self._is_abandoned(path, descriptors)]
             yield
-            for name, _ in locked:
-                shutil.rmtree(self.root / name, ignore_errors=True)
-                (self.root / f"{name}.lock").unlink(missing_ok=True)
-            self._delete_old_files()
+            for path in abandoned:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            for process in descriptors:
+                (self._locks / f"{process}.lock").unlink(missing_ok=True)
         finally:
-            for _, lock in locked:
-                os.close(lock)
+            for descriptor in descriptors.values():
+                if descriptor is not None:
+                    os.close(descriptor)
 
     def close(self) -> None:
-        """Release the lock. The folder is deleted by the next committer."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._folder = self._lock = None
+        """Release the folder. The next committer that loads the table deletes it."""
+        if self._folder is not None:
+            _folders_in_use.discard(self.root / self._folder)
+            self._folder = None
 
-    def _other_folders(self) -> list[str]:
-        names = os.listdir(self.root) if self.root.is_dir() else []
-        folders = (name.removesuffix(".lock") for name in names if name.endswith(".lock"))
-        return sorted(name for name in folders if name != self._folder)
+    def _entries(self) -> list[Path]:
+        return sorted(self.root.iterdir()) if self.root.is_dir() else []
 
-    def _delete_old_files(self) -> None:
-        """Delete files of the last release, which did not use folders. It may still be writing new files."""
-        for path in self.root.iterdir() if self.root.is_dir() else ():
-            if path.suffix != ".lock" and path.is_file() and time.time() - path.stat().st_mtime > _ABANDONED_S:
-                path.unlink(missing_ok=True)
+    def _is_abandoned(self, path: Path, descriptors: dict[str, int | None]) -> bool:
+        """Whether nobody will commit the files in `path`. Locks the folder's process, and adds it to `descriptors`."""
+        if path in _folders_in_use:
+            return False
+        if not path.is_dir():  # a file of the last release, which may still be running
+            return _is_old(path)
+        process = path.name.partition(".")[0]
+        own = _process_locks.get(self._locks)
+        if process in descriptors or (own is not None and own.name == process):
+            return True
+        try:
+            descriptors[process] = _lock(self._locks / f"{process}.lock", os.O_RDWR)
+        except FileNotFoundError:
+            descriptors[process] = None
+        except OSError:  # the process is alive, or the file system has no locks
+            return all(map(_is_old, [path, *path.rglob("*")]))
+        return True
 
 
-def _try_lock(path: Path, *, create: bool) -> int | None:
-    """Open and lock a file. Return its descriptor, or None if another process has locked or deleted it."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
-    except FileNotFoundError:
-        return None
+def _lock(path: Path, flags: int) -> int:
+    """Open and lock a file. Return its descriptor. Raises OSError; BlockingIOError if another process uses it."""
+    descriptor = os.open(path, flags, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            return descriptor
-    except BlockingIOError:
-        pass
-    os.close(descriptor)
-    return None
+        if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+            raise BlockingIOError(f"{path} was deleted")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > _ABANDONED_S
+    except FileNotFoundError:
+        return True

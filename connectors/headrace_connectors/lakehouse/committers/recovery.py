@@ -28,10 +28,9 @@ from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 
 ATTEMPTS = 10
-_AMBIGUOUS_ATTEMPTS = 2
-"""After an unknown result, the commit is tried once more. The libraries of the storage have retried it before."""
 _AMBIGUOUS_RETRY_S = 0.5
 _CONFLICT_RETRY_S = 0.02
+_BACK_OFF_MAX_S = 2.0
 logger = logging.getLogger(__name__)
 
 
@@ -41,6 +40,9 @@ class RecoveringCommitter(TableCommitter):
     `_offsets` are this connector's offsets in the table as of the last `load` or commit. `_columns` and `_layout` are
     those of the existing table, or those that `create` declared for the first commit.
     """
+
+    ambiguous_attempts = ATTEMPTS
+    """How often a commit is tried if its result is unknown. Some libraries have tried it several times before."""
 
     def __init__(self, name: str, location: str, connector: str) -> None:
         self.name = name
@@ -82,6 +84,7 @@ class RecoveringCommitter(TableCommitter):
         before = self._offsets.next_offsets
         if self._columns is None:
             raise ConnectError(f"table {self.location} does not exist, and its columns are not known")
+        is_uncertain = False
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._apply(commit)
@@ -92,9 +95,11 @@ class RecoveringCommitter(TableCommitter):
                 if self._is_applied_despite(error, commit, before):
                     logger.info("Table %s contains the commit despite the error: %s", self.location, error_text(error))
                     break
+                is_uncertain = is_uncertain or self._is_ambiguous(error)
                 if not self._should_retry(error, attempt):
-                    raise self._failure(error, commit.add) from error
-                self._wait_for_retry(error, attempt)
+                    raise self._failure(error, commit.add, is_uncertain=is_uncertain) from error
+                self._log_retry(error)
+                self._back_off(error, attempt)
         self._offsets = commit.offsets
 
     def take_over(self, connector: str, partitions: Iterable[TopicPartition]) -> TableOffsets:
@@ -112,7 +117,8 @@ class RecoveringCommitter(TableCommitter):
             except Exception as error:
                 if not self._should_retry(error, attempt):
                     raise table_error(self.location, "written", error) from error
-                self._wait_for_retry(error, attempt)
+                self._log_retry(error)
+                self._back_off(error, attempt)
             self.load(wanted | self._offsets.next_offsets.keys())
         return self._offsets
 
@@ -200,8 +206,9 @@ class RecoveringCommitter(TableCommitter):
                     " replaces; restart the task, which then reads the table again"
                 ) from error
 
-    def _failure(self, error: Exception, added: Iterable[DataFile]) -> ConnectError:
-        if self._is_ambiguous(error):
+    def _failure(self, error: Exception, added: Iterable[DataFile], *, is_uncertain: bool) -> ConnectError:
+        """Return the error for a commit that is not tried again. The storage may still apply it if `is_uncertain`."""
+        if is_uncertain:
             return self._unknown(error, added, "and the table does not contain it yet")
         return table_error(self.location, "written", error)
 
@@ -213,22 +220,25 @@ class RecoveringCommitter(TableCommitter):
         )
 
     def _should_retry(self, error: Exception, attempt: int) -> bool:
-        attempts = _AMBIGUOUS_ATTEMPTS if self._is_ambiguous(error) else ATTEMPTS
+        attempts = self.ambiguous_attempts if self._is_ambiguous(error) else ATTEMPTS
         return attempt < attempts and self._is_retriable(error)
 
-    def _wait_for_retry(self, error: Exception, attempt: int) -> None:
+    def _log_retry(self, error: Exception) -> None:
         if self._is_ambiguous(error):
             logger.warning(
                 "Table %s: the commit failed (%s), and the table does not contain it; retrying it",
                 self.location,
                 error_text(error),
             )
-            time.sleep(_AMBIGUOUS_RETRY_S)
         else:
             logger.info(
                 "Table %s was changed by another tool (%s), retrying the commit", self.location, error_text(error)
             )
-            time.sleep(random.uniform(0, _CONFLICT_RETRY_S * 2**attempt))
+
+    def _back_off(self, error: Exception, attempt: int) -> None:
+        """Wait before the next attempt. The random time lets connectors that share a table commit in turn."""
+        shortest = _AMBIGUOUS_RETRY_S if self._is_ambiguous(error) else 0.0
+        time.sleep(shortest + random.uniform(0, min(_BACK_OFF_MAX_S, _CONFLICT_RETRY_S * 2**attempt)))
 
 
 def _selected(offsets: TableOffsets, partitions: set[TopicPartition]) -> TableOffsets:
