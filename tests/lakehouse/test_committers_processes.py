@@ -1,4 +1,4 @@
-"""Committers in processes that are killed: each row is in the table exactly once, and no file of a living one is lost."""
+"""Committers in processes that are killed: rows are in the table exactly once, and files of living ones are kept."""
 
 from __future__ import annotations
 
