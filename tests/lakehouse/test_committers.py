@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
 import pytest
 
@@ -336,7 +338,36 @@ def test_take_over_moves_the_offsets_and_fences_the_other_connector(combination:
     assert numbers(combination.read("t")) == [1, 2, 3]
 
 
-# --- discarded files ------------------------------------------------------------------------------------------------
+# --- failures and discarded files ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def no_file_may_grow() -> Iterator[None]:
+    """Make all writes to files fail, as on a disk with an error."""
+    limits = getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first commit", "later commit"])
+def test_commit_that_cannot_be_written_changes_nothing_and_succeeds_later(
+    is_first: bool, combination: Combination
+) -> None:
+    if combination.filesystem is not None:
+        pytest.skip("the table is not on a local disk")
+    committer = open_new(combination)
+    if not is_first:
+        append(combination, committer, 0, [1], offsets(t=1))
+    file = combination.write(committer, rows(2), "b.parquet")
+    commit = Commit(identity(1), offsets(t=2), [file])
+    with no_file_may_grow(), pytest.raises(ConnectError, match=r"table .*t"):
+        committer.commit(commit)
+    assert committer.load(T0) == (TableOffsets() if is_first else offsets(t=1))
+    committer.commit(commit)
+    assert numbers(combination.read("t")) == ([2] if is_first else [1, 2])
 
 
 def test_discarded_files_are_deleted(combination: Combination) -> None:

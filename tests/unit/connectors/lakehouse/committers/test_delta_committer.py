@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any
 
 import pytest
@@ -21,7 +18,6 @@ from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.column_types import TableColumn, leaf_types
 from headrace_connectors.lakehouse.committers.base import (
     Commit,
-    CommitOutcomeUnknownError,
     TableSchemaError,
     TableUnusableError,
 )
@@ -270,35 +266,6 @@ def test_error_for_an_unsupported_delta_feature_names_the_table(
     (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
     with pytest.raises(ConnectError, match=f"table {tmp_path}/t cannot be {action}.*lakehouse.table.name.format"):
         append(delta, open_new(delta), 0, [2], offsets(t=1))
-
-
-@contextmanager
-def no_file_may_grow() -> Iterator[None]:
-    """Make all writes to files fail, as on a disk with an error."""
-    limits = getrlimit(RLIMIT_FSIZE)
-    setrlimit(RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        setrlimit(RLIMIT_FSIZE, limits)
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["first commit", "later commit"])
-def test_commit_that_cannot_be_written_changes_nothing_and_succeeds_later(is_first: bool, delta: Combination) -> None:
-    committer = open_new(delta)
-    if not is_first:
-        append(delta, committer, 0, [1], offsets(t=1))
-    file = delta.write(committer, rows(2), "b.parquet")
-    commit = Commit(identity(1), offsets(t=2), [file])
-    with (
-        no_file_may_grow(),
-        pytest.raises(ConnectError, match=r"table .*/t cannot be written: .*File too large") as error,
-    ):
-        committer.commit(commit)
-    assert not isinstance(error.value, CommitOutcomeUnknownError)
-    assert committer.load(T0) == (TableOffsets() if is_first else offsets(t=1))
-    committer.commit(commit)
-    assert numbers(delta.read("t")) == ([2] if is_first else [1, 2])
 
 
 def test_column_of_kind_time_is_stored_as_int(delta: Combination) -> None:
