@@ -338,7 +338,7 @@ def test_take_over_moves_the_offsets_and_fences_the_other_connector(combination:
     assert numbers(combination.read("t")) == [1, 2, 3]
 
 
-# --- failures and discarded files ------------------------------------------------------------------------------------------------
+# --- failures and discarded files ------------------------------------------------------------------------------------
 
 
 @contextmanager
