@@ -100,9 +100,11 @@ def is_complete(directory: Path) -> bool:
 
 
 def write_checksums(directory: Path) -> None:
-    """Write the checksums of all files in `directory`."""
+    """Write the checksums of all files in `directory`, which completes the archive."""
     checksums = {path.name: checksum(path) for path in sorted(directory.iterdir())}
-    (directory / _CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
+    part = directory / f"{_CHECKSUMS}.part"
+    part.write_text(json.dumps(checksums), encoding="utf-8")
+    part.replace(directory / _CHECKSUMS)
 
 
 def checksum(path: Path) -> list[int]:

@@ -2,8 +2,9 @@
 
     python -m headrace_connectors.lakehouse.spark.archive_maker
 
-Runs at the lowest priority. If another process is making an archive, this program does nothing. The archive is renamed
-into its place when it is complete.
+Runs at the lowest priority. If another process is making an archive, this program does nothing. The file with the
+checksums is written last, in one step: without it, an archive is incomplete. The archive's directory is never renamed,
+because Java stores the path of the archive of its own classes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,15 +42,11 @@ def make(java: Java) -> Path | None:
             return None
         if archive.is_complete(target):
             return None
-        for abandoned in target.parent.glob("new-*"):
-            shutil.rmtree(abandoned, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix="new-", dir=target.parent, ignore_cleanup_errors=True) as name:
-            directory = Path(name) / "archive"
-            directory.mkdir()
-            _dump(java, directory, Path(name) / "spark")
-            archive.write_checksums(directory)
-            shutil.rmtree(target, ignore_errors=True)  # a damaged archive
-            directory.rename(target)
+        shutil.rmtree(target, ignore_errors=True)  # a damaged archive, or that of a process that was killed
+        target.mkdir()
+        with tempfile.TemporaryDirectory(prefix="headrace-spark-", ignore_cleanup_errors=True) as local_dir:
+            _dump(java, target, Path(local_dir) / "spark")
+        archive.write_checksums(target)
         archive.delete_unused(target, archive.environment_digest(java))
     return target
 
@@ -57,13 +55,15 @@ def _dump(java: Java, directory: Path, local_dir: Path) -> None:
     if archive.needs_base(java):
         base = [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={directory / 'base.jsa'}"]
         subprocess.run(base, check=True, capture_output=True)
-    options = " ".join(archive.dump_options(java, directory))
+    options = shlex.join(archive.dump_options(java, directory))
     conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": options}
     jobs = ClassicJobs(conf, "headrace java archive", local_dir, JobSettings(java_archive=False))
     try:
         jobs.start()
         jobs.run(describe_executor, 2, "load Spark's classes")
         jobs.exit(_EXIT_TIMEOUT_S)
+        if not any(directory.glob("classes.*")):
+            raise ConnectError(f"Java {java.version} wrote no archive: {jobs.output()}")
     finally:
         jobs.stop()
 
