@@ -150,6 +150,15 @@ def test_commit_is_applied_exactly_once_despite_a_fault(lake: Lake, fault: S3Fau
     assert lake.tables.make("t", "sink").load(T0) == offsets(t=3)
 
 
+def test_table_is_created_once_if_the_response_is_lost(lake: Lake) -> None:
+    creates = S3Fault(lambda method, path: method == "POST" and path.endswith("/tables"), 1, 504, applies_request=True)
+    lake.proxy.add(creates)
+    committer = open_new(lake.tables)
+    assert lake.proxy.applied == 1
+    append(lake.tables, committer, 0, [1], offsets(t=1))
+    assert lake.numbers() == [1]
+
+
 def test_result_is_unknown_while_the_catalog_is_down_and_the_next_run_continues(lake: Lake) -> None:
     committer = open_new(lake.tables)
     lake.proxy.add(S3Fault(_is_commit, 1, cuts_request=True, applies_request=True))

@@ -12,7 +12,6 @@ requires that the main branch has not changed, so the catalog accepts only one o
 from __future__ import annotations
 
 import logging
-import random
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     OAuthError,
-    TableAlreadyExistsError,
     UnauthorizedError,
     ValidationException,
 )
@@ -85,7 +83,8 @@ from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 from headrace_connectors.lakehouse.table_uri import TableUri, TableUriError
 
-_BACKOFF_S = 0.1
+_READ_ATTEMPTS = 5
+_READ_RETRY_S = 0.05
 _REFUSALS = (
     BadRequestError,
     ForbiddenError,
@@ -190,12 +189,12 @@ class IcebergCommitter(RecoveringCommitter):
 
     def _load_table_again(self) -> Table | None:
         """Load the table after a failed commit, whose result is unknown if the catalog does not answer."""
-        for attempt in range(1, ATTEMPTS):
+        for attempt in range(1, _READ_ATTEMPTS):
             try:
                 return self._load_table()
             except ConnectError as error:
                 logger.warning("Table %s cannot be read after a failed commit: %s; retrying", self.location, error)
-                _back_off(attempt)
+                time.sleep(_READ_RETRY_S * 2**attempt)
         return self._load_table()
 
     def _check_same_table(self, before: Table, after: Table) -> None:
@@ -266,7 +265,7 @@ class IcebergCommitter(RecoveringCommitter):
             self._set_table(self._create_table(columns, layout))
         super().create(stored_columns(columns), layout)
 
-    def _create_table(self, columns: Sequence[TableColumn], layout: FileLayout) -> Table | None:
+    def _create_table(self, columns: Sequence[TableColumn], layout: FileLayout) -> Table:
         try:
             schema = to_schema(columns)
             spec, order = to_spec(schema, layout), to_sort_order(schema, layout)
@@ -283,10 +282,11 @@ class IcebergCommitter(RecoveringCommitter):
                 sort_order=order,
                 properties=_NEW_TABLE_PROPERTIES,
             )
-        except TableAlreadyExistsError:
-            return self._load_table()  # another process has created it
         except Exception as error:
-            raise self._error("created", error) from error
+            table = self._load_table()  # another process has created it, or the response was lost
+            if table is None:
+                raise self._error("created", error) from error
+            return table
 
     def _create_namespaces(self, catalog: Catalog) -> None:
         namespace = self.identifier[:-1]
@@ -362,6 +362,10 @@ class IcebergCommitter(RecoveringCommitter):
     def _is_ambiguous(self, error: Exception) -> bool:
         return not isinstance(error, (CommitFailedException, *_REFUSALS))
 
+    def _should_retry(self, error: Exception, attempt: int) -> bool:
+        # Also after an unknown result: the catalog applies at most one of the attempts.
+        return attempt < ATTEMPTS and self._is_retriable(error)
+
     def _delete(self, path: str) -> None:
         if self._table is None:
             return
@@ -385,10 +389,6 @@ class IcebergCommitter(RecoveringCommitter):
             f"table {self.location}: {error}; load the records into another table (lakehouse.table.name.format), or"
             " change the table"
         )
-
-
-def _back_off(attempt: int) -> None:
-    time.sleep(random.uniform(0, _BACKOFF_S * 2**attempt))
 
 
 def _stage(table: Table, change: _Change) -> tuple[_SingleAttempt, int]:
