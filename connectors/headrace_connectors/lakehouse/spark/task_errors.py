@@ -1,4 +1,4 @@
-"""Finds the message of a task's Python exception in an error of Spark. This module does no I/O."""
+"""Finds the message of a task's Python exception in an error of Spark."""
 
 from __future__ import annotations
 
