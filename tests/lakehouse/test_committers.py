@@ -215,6 +215,9 @@ def test_partitioned_table_keeps_its_partition_fields_and_values(combination: Co
     assert restarted.layout() == layout
     assert leaf_types(restarted.columns() or ()) == leaf_types(columns)
     assert [each.rows for each in restarted.list_files()] == [2]
+    other = combination.write(restarted, stored.slice(0, 1), "region=x/2.parquet", ("x",))
+    restarted.commit(Commit(identity(1), offsets(t=3), [other], restarted.list_files()))
+    assert combination.read("t").num_rows == 1
     with pytest.raises(TableSchemaError, match="t is partitioned by region, but the configuration says no column"):
         restarted.create(columns, FileLayout())
 

@@ -47,11 +47,16 @@ def table_error(directory: Path | str, action: str, error: BaseException) -> Con
         return disk_full_error(directory, "lakehouse.path")
     unsupported = unsupported_features(text)
     if unsupported is not None:
-        return ConnectError(
-            f"table {directory} cannot be {action}: it has Delta features that this connector's Delta library does not"
-            f" support ({unsupported}); drop these features, or set another table name (lakehouse.table.name.format)"
-        )
+        return unsupported_features_error(directory, action, unsupported)
     return ConnectError(f"table {directory} cannot be {action}: {text}")
+
+
+def unsupported_features_error(directory: Path | str, action: str, features: str) -> ConnectError:
+    """Return the error for a table with Delta features that are not supported."""
+    return ConnectError(
+        f"table {directory} cannot be {action}: it has Delta features that this connector's Delta library does not"
+        f" support ({features}); drop these features, or set another table name (lakehouse.table.name.format)"
+    )
 
 
 def unsupported_features(text: str) -> str | None:

@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -39,12 +40,14 @@ from headrace_connectors.lakehouse.committers.delta_log import DeltaLog
 from headrace_connectors.lakehouse.committers.delta_schema import (
     delta_schema,
     partition_value_text,
+    required_columns,
     table_columns,
     table_layout,
+    unsupported_rules,
     value_text,
 )
 from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
-from headrace_connectors.lakehouse.error_messages import error_text, unsupported_features
+from headrace_connectors.lakehouse.error_messages import error_text, unsupported_features, unsupported_features_error
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.statistics import INDEXED_COLUMNS, delta_statistics
 from headrace_connectors.lakehouse.files.stores import FileStore
@@ -72,6 +75,7 @@ class DeltaCommitter(RecoveringCommitter):
         super().__init__(name, str(uri), connector)
         self._uri = uri
         self._table: DeltaTable | None = None
+        self._required: list[str] = []
         self._set_access(access)
 
     def use_access(self, access: S3Access) -> None:
@@ -153,8 +157,13 @@ class DeltaCommitter(RecoveringCommitter):
     def _read_structure(self) -> None:
         assert self._table is not None
         schema = json.loads(self._table.schema().to_json())
+        metadata = self._table.metadata()
+        unsupported = unsupported_rules(schema, metadata.configuration)
+        if unsupported:
+            raise unsupported_features_error(self.location, "written", ", ".join(unsupported))
+        self._required = required_columns(schema)
         self._columns = table_columns(schema)
-        self._layout = table_layout(schema, self._table.metadata().partition_columns)
+        self._layout = table_layout(schema, metadata.partition_columns)
 
     def _log(self) -> DeltaLog:
         assert self._table is not None
@@ -178,12 +187,13 @@ class DeltaCommitter(RecoveringCommitter):
         if self._table is None:
             return []
         rows: list[dict[str, Any]] = pa.table(self._table.get_add_actions()).to_pylist()
-        return rows
+        return [{**row, "path": unquote(row["path"])} for row in rows]  # the log contains paths as parts of a URL
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _apply(self, commit: Commit) -> None:
         self._check_offsets_unchanged(commit)
+        self._check_required_columns(commit.add)
         transactions = [Transaction(commit.identity.app_id, commit.identity.batch_id)]
         transactions += _partition_transactions(self.connector, commit.offsets.next_offsets)
         deleted = self._offsets.next_offsets.keys() - commit.offsets.next_offsets.keys()
@@ -270,6 +280,17 @@ class DeltaCommitter(RecoveringCommitter):
             keys = {*before, *commit.offsets.next_offsets}
             if self._current_offsets(self.connector, {**dict.fromkeys(keys), **before}) != before:
                 raise CommitFailedError("the offsets in the table have changed")
+
+    def _check_required_columns(self, files: Sequence[DataFile]) -> None:
+        """Raise TableSchemaError if a NOT NULL column of a table that another tool created contains null."""
+        for file in files if self._required else ():
+            counts = json.loads(delta_statistics(file.footer, -1))["nullCount"]
+            for name in self._required:
+                if counts.get(name):
+                    raise TableSchemaError(
+                        f"table {self.location}: column {name} is NOT NULL, but it is null in {counts[name]} records;"
+                        " change the column, or load the records into another table (lakehouse.table.name.format)"
+                    )
 
     def _contains(self, commit: Commit) -> bool:
         if self._table is None:

@@ -36,6 +36,11 @@ _NAMES = {
 }
 _KINDS = {name: kind for kind, name in _NAMES.items() if kind != "time"}
 _DERIVED_KINDS = {"year": "int32", "month": "string", "day": "date", "hour": "string", "bucket": "int32"}
+_FIELD_RULES = {
+    "delta.invariants": "invariants",
+    "delta.generationExpression": "generatedColumns",
+    "delta.identity.start": "identityColumns",
+}
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
@@ -76,6 +81,26 @@ def _partition_field(name: str, metadata: Mapping[str, Any]) -> PartitionField:
     if _TRANSFORM_KEY not in metadata:
         return PartitionField(name)
     return PartitionField(metadata[_SOURCE_KEY], metadata[_TRANSFORM_KEY], int(metadata[_ARGUMENT_KEY]))
+
+
+def unsupported_rules(schema: Mapping[str, Any], configuration: Mapping[str, Any]) -> list[str]:
+    """Return the features of a table whose rules a commit of finished files would violate.
+
+    delta-rs checks them only when it writes the files itself.
+    """
+    found = {
+        _FIELD_RULES[key] for field in schema["fields"] for key in field.get("metadata", {}) if key in _FIELD_RULES
+    }
+    if any(key.startswith("delta.constraints.") for key in configuration):
+        found.add("checkConstraints")
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        found.add("columnMapping")
+    return sorted(found)
+
+
+def required_columns(schema: Mapping[str, Any]) -> list[str]:
+    """Return the columns that must not contain null."""
+    return [field["name"] for field in schema["fields"] if not field.get("nullable", True)]
 
 
 def partition_value_text(field: PartitionField, value: Any) -> str | None:

@@ -268,6 +268,53 @@ def test_error_for_an_unsupported_delta_feature_names_the_table(
         append(delta, open_new(delta), 0, [2], offsets(t=1))
 
 
+def create_by_another_tool(table: Path, field: dict[str, Any], configuration: dict[str, str], writer: int = 4) -> None:
+    schema = {"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}, **field}]}
+    metadata = {
+        "id": "x",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(schema),
+        "partitionColumns": [],
+        "configuration": configuration,
+        "createdTime": 1,
+    }
+    (table / "_delta_log").mkdir(parents=True)
+    actions = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": writer}}, {"metaData": metadata}]
+    (table / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+@pytest.mark.parametrize(
+    ("field", "configuration", "feature"),
+    [
+        ({}, {"delta.constraints.small": "n < 5"}, "checkConstraints"),
+        ({"metadata": {"delta.invariants": '{"expression":{"expression":"n < 5"}}'}}, {}, "invariants"),
+        ({"metadata": {"delta.generationExpression": "5"}}, {}, "generatedColumns"),
+        (
+            {"metadata": {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}},
+            {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "1"},
+            "columnMapping",
+        ),
+    ],
+)
+def test_table_with_rules_that_delta_rs_does_not_check_for_finished_files_is_refused(
+    field: dict[str, Any], configuration: dict[str, str], feature: str, delta: Combination, tmp_path: Path
+) -> None:
+    create_by_another_tool(tmp_path / "t", field, configuration, writer=5)
+    with pytest.raises(ConnectError, match=rf"table .*/t cannot be written: .*\({feature}\)"):
+        delta.make("t", "sink").load(T0)
+
+
+def test_null_in_a_required_column_of_a_table_is_refused(delta: Combination, tmp_path: Path) -> None:
+    create_by_another_tool(tmp_path / "t", {"nullable": False}, {})
+    committer = delta.make("t", "sink")
+    committer.load(T0)
+    good, bad = (pa.table({"n": pa.array(values, pa.int64())}) for values in ([1, 2], [3, None]))
+    committer.commit(Commit(identity(0), offsets(t=2), [delta.write(committer, good, "good.parquet")]))
+    with pytest.raises(TableSchemaError, match="column n is NOT NULL, but it is null in 1 records"):
+        committer.commit(Commit(identity(1), offsets(t=4), [delta.write(committer, bad, "bad.parquet")]))
+    assert numbers(delta.read("t")) == [1, 2]
+
+
 def test_column_of_kind_time_is_stored_as_int(delta: Combination) -> None:
     from headrace_connectors.lakehouse.column_types import ColumnType
 
