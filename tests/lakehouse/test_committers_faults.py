@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,19 @@ import pytest
 pytest.importorskip("deltalake")
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.committers.base import Commit, CommitOutcomeUnknownError
+from headrace_connectors.lakehouse.committers.base import Commit, CommitOutcomeUnknownError, TableConflictError
 from support import s3, s3_faults
-from support.lakehouse_committers import Combination, append, delta_s3, identity, numbers, offsets, open_new, rows
+from support.lakehouse_committers import (
+    Combination,
+    append,
+    delta_s3,
+    identity,
+    numbers,
+    offsets,
+    open_new,
+    rows,
+    s3_access,
+)
 from support.s3_faults import FaultyS3, S3Fault
 
 pytestmark = pytest.mark.integration
@@ -110,6 +121,19 @@ def test_commit_that_the_server_refuses_fails_and_its_files_can_be_deleted(table
     committer.discard([file])
     assert not table.exists(committer, "b.parquet")
     assert table.make("t", "sink").load(T0) == offsets(t=1)
+
+
+def test_renewed_credentials_are_used_for_the_next_commit(table: Combination, server: s3.S3Server) -> None:
+    committer = open_new(table)
+    append(table, committer, 0, [1], offsets(t=1))
+    stale = open_new(table)
+    append(table, committer, 1, [2], offsets(t=2))
+    stale.use_access(replace(s3_access(server), session_token="renewed"))  # the server itself, not the proxy
+    with pytest.raises(TableConflictError):
+        append(table, stale, 2, [2], offsets(t=2))
+    committer.use_access(s3_access(server))
+    append(table, committer, 2, [3], offsets(t=3))
+    assert numbers(table.read("t")) == [1, 2, 3]
 
 
 def test_table_that_cannot_be_read_is_named_with_the_cause(table: Combination, proxy: FaultyS3) -> None:
