@@ -44,9 +44,13 @@ def make(java: Java) -> Path | None:
             return None
         shutil.rmtree(target, ignore_errors=True)  # a damaged archive, or that of a process that was killed
         target.mkdir()
-        with tempfile.TemporaryDirectory(prefix="headrace-spark-", ignore_cleanup_errors=True) as local_dir:
-            _dump(java, target, Path(local_dir) / "spark")
-        archive.write_checksums(target)
+        try:
+            with tempfile.TemporaryDirectory(prefix="headrace-spark-", ignore_cleanup_errors=True) as local_dir:
+                _dump(java, target, Path(local_dir) / "spark")
+            archive.write_checksums(target)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
         archive.delete_unused(target, archive.environment_digest(java))
     return target
 
