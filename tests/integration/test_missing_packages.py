@@ -65,7 +65,6 @@ for item in validate_config({"name": "acme", "topics": "orders", **config}, {}, 
             ("connector.class=JdbcSource", "connection.url=jdbc:mysql://db/shop", "mode=bulk", "topic.prefix=shop-"),
         ),
         ("pyarrow", "spark", ("connector.class=LakehouseSink", "lakehouse.path=tables")),
-        ("pandas", "spark", ("connector.class=LakehouseSink", "lakehouse.path=tables")),
         (
             "boto3",
             "s3",

@@ -1,4 +1,4 @@
-"""Committers in processes that are killed: rows are in the table exactly once, and files of living ones are kept."""
+"""Committers in processes that are killed: each row is in the table once, and no file of a living process is lost."""
 
 from __future__ import annotations
 

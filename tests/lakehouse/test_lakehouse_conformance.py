@@ -16,7 +16,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from headrace.testing.conformance import SelfReadingSinkConformance
 from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
-from support.spark import SHORT_RUN_CONF
+from support.spark import SHORT_RUN_PROPS
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,7 +39,7 @@ class TestLakehouseSink(SelfReadingSinkConformance):
             "lakehouse.path": str(self.directory / "tables"),
             "lakehouse.trigger.interval.ms": "200",
             "lakehouse.schema": "number BIGINT",
-            **SHORT_RUN_CONF,
+            **SHORT_RUN_PROPS,
         }
 
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:

@@ -21,9 +21,10 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from headrace.api.errors import ConfigError
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.layout_text import parse_partition_spec, parse_sort_order
+from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.statistics import delta_statistics
 from headrace_connectors.lakehouse.files.stores import FileStore
-from headrace_connectors.lakehouse.files.writers import FileWriters, WriterSettings
+from headrace_connectors.lakehouse.files.writers import FileWriters
 from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.job.tables import TableTarget
 from headrace_connectors.lakehouse.location_check import check_location

@@ -69,6 +69,10 @@ class SchemaError(ValueError):
     """A schema is malformed, or a table cannot store values with this schema. The message contains the field's name."""
 
 
+class UndeclaredColumnsError(SchemaError):
+    """Records have no schema, and the configuration does not declare the columns of their table."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableColumn:
     """A column of a table, or a field of a struct. `default` is JSON in JsonConverter's encoding."""
@@ -254,6 +258,22 @@ def without_defaults(columns: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
 def _without_defaults(type_: ColumnType) -> ColumnType:
     element = _without_defaults(type_.element) if type_.element is not None else None
     return replace(type_, fields=without_defaults(type_.fields), element=element)
+
+
+def widened(columns: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
+    """Return `columns` with int instead of tinyint and smallint, and without defaults, as Iceberg stores them."""
+    return tuple(replace(column, type=_widened(column.type), default=None) for column in columns)
+
+
+def _widened(type_: ColumnType) -> ColumnType:
+    if type_.kind in ("int8", "int16"):
+        return ColumnType("int32")
+    return replace(
+        type_,
+        fields=widened(type_.fields),
+        key=_widened(type_.key) if type_.key is not None else None,
+        element=_widened(type_.element) if type_.element is not None else None,
+    )
 
 
 # --- to Spark types -------------------------------------------------------------------------------------------------

@@ -1,37 +1,37 @@
-"""LakehouseSinkConnector, whose task loads topics into tables with a Spark Structured Streaming query.
+"""LakehouseSinkConnector, whose task loads topics into tables with Spark batch jobs.
 
-Each run of the query has a new generation number. A run starts at the offsets in the tables and uses a new checkpoint
-directory, so that Spark's checkpoint cannot contradict the tables. A lost or corrupt checkpoint does no harm.
+The task's process plans micro-batches from the offsets in the tables, and commits the files that Spark's executors
+wrote. Records never pass through it.
 """
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.api.config_def import ConfigValue, to_text
 from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
+from headrace.api.record_access import ClusterUnavailableError
 from headrace.api.retries import Retries, RetryPolicy
 from headrace.api.task import SelfReadingSinkTask
 from headrace_connectors.lakehouse.error_messages import disk_full_error, is_disk_full, jvm_exit_error
-from headrace_connectors.lakehouse.sink_config import (
-    LakehouseSinkConfig,
-    ValueFormat,
+from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
+from headrace_connectors.lakehouse.validation import (
     check,
+    check_brokers,
+    check_environment,
     check_value_format,
+    no_effect_warnings,
 )
 
 if TYPE_CHECKING:
-    from headrace_connectors.lakehouse.query import LoadQuery
-    from headrace_connectors.lakehouse.session import SparkProcess
+    from headrace_connectors.lakehouse.driver.session import LoadSession
 
 _RETRY_MS = 1000
 _PROBE_BYTES = 1 << 20
@@ -39,109 +39,111 @@ logger = logging.getLogger(__name__)
 
 
 class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
-    """Runs the Spark query until the task is stopped.
-
-    A pause stops the query, and a resume starts it with a new generation number.
-    """
+    """Loads micro-batches until the task is stopped. A pause ends the run, and a resume starts another."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._changed = threading.Event()  # `stop`, `pause` and `resume` set this event
         self._paused = False
-        self._spark: SparkProcess | None = None
+        self._session: LoadSession | None = None
         self._retries = Retries(RetryPolicy(_RETRY_MS, logged_every=10))
 
     def start(self, config: LakehouseSinkConfig) -> None:
-        """Validate the effective value converter, and check that the directories are writable.
+        """Validate the effective value converter and the brokers, and check that the directories are writable.
 
         Only the task can perform these checks, because they depend on the worker. Raises ConfigErrors if there are
         errors.
         """
         self._config = config
-        value = ValueFormat(self.context.props)
-        declared = config.declared_default() is not None or bool(config.declared_schemas())
-        errors = list(check_value_format(value, declared))
-        self._value = value
-        self._name = self.context.props.get("name") or self.context.client_properties["group.id"].removeprefix(
-            "connect-"
-        )
-        errors += _check_writable(config.root, "lakehouse.path")
-        if not errors:
-            errors += _check_writable(config.checkpoint_root(self._name), "lakehouse.checkpoint.path")
+        declared = config.default_options().declared is not None or bool(config.table_options())
+        errors = list(check_value_format(self.context.props, declared))
+        self._name = self.context.connector_name
+        bootstrap = self.context.client_properties.get("bootstrap.servers", "")
+        errors += check_brokers(config.spark_remote or config.spark_master, bootstrap)
+        if config.root is not None and not config.root.is_s3:
+            errors += _check_writable(config.root.local, "lakehouse.path")
         if errors:
             raise ConfigErrors(errors)
+        for warning in no_effect_warnings(config.originals):
+            logger.warning(warning)
         self._paused = self.context.pause_requested
 
     def run(self) -> None:
-        """Run queries until `stop` is called. Spark's JVM exits when this method returns."""
-        from headrace_connectors.lakehouse.session import SparkProcess, SparkStartError
+        """Load micro-batches until `stop` is called. Spark's JVM exits when this method returns."""
+        from headrace_connectors.lakehouse.driver.session import LoadSession
+        from headrace_connectors.lakehouse.spark.jobs import open_jobs
 
-        checkpoints = self._config.checkpoint_root(self._name)
-        spark = SparkProcess(self._config.spark_conf(), f"headrace {self._name}", checkpoints / "spark")
-        self._spark = spark
+        files = self._config.spark_files(self._name)
+        temporary = None if files is not None else tempfile.mkdtemp(prefix="headrace-spark-")
+        config = self._config
+        jobs = open_jobs(
+            config.spark_conf(),
+            config.spark_remote,
+            f"headrace {self._name}",
+            files or Path(str(temporary)),
+            config.job_settings(),
+        )
+        session = self._session = LoadSession(config, self.context, self._name, jobs)
         try:
             while not self._stopping.is_set():
                 self._changed.clear()
+                if self._stopping.is_set():
+                    break
                 if self._paused:
                     self._changed.wait()
                 else:
-                    self._run_query(spark, checkpoints)
-        except SparkStartError:
-            if not self._stopping.is_set():  # it is not an error if `stop` has killed the starting JVM
-                raise
+                    self._run_once(session)
         finally:
-            spark.stop()
+            session.close()
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
 
     def stop(self) -> None:
         """Make `run` return. The current micro-batch is cancelled, or completed if its commit has started."""
         self._stopping.set()
-        self._changed.set()
-        if self._spark is not None and self._spark.session is None:
-            self._spark.kill()  # do not wait until Spark has started, which takes seconds
+        self._interrupt()
 
     def pause(self) -> None:
-        """Stop the query. Spark's JVM keeps running."""
+        """End the run. Spark keeps running."""
         self._paused = True
-        self._changed.set()
+        self._interrupt()
 
     def resume(self) -> None:
-        """Start a new query."""
+        """Start another run."""
         self._paused = False
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         self._changed.set()
+        if self._session is not None:
+            self._session.cancel(is_stopping=self._stopping.is_set())
 
-    def _run_query(self, spark: SparkProcess, checkpoints: Path) -> None:
-        from headrace_connectors.lakehouse.query import LoadQuery
-        from headrace_connectors.lakehouse.spec import SourceUnavailableError
-
-        query: LoadQuery | None = None
+    def _run_once(self, session: LoadSession) -> None:
         try:
-            query = LoadQuery(self._config, self._value, self.context, self._name, contextvars.copy_context())
-            start_offset = query.find_start_offset()
-            generation = _new_generation(checkpoints)
-            query.start(spark.session or spark.start(self._stopping.is_set), start_offset, checkpoints, generation)
-            self._retries.succeeded()
-            query.await_end(self._changed)
-        except SourceUnavailableError as error:
+            session.run(self._changed, self._retries.succeeded)
+        except ClusterUnavailableError as error:
             retry = self._retries.failed(error)
             retry.log(logger)
             self._changed.wait(retry.pause_s)
-        except ConnectError:
-            raise
-        except Exception as error:  # py4j and Spark raise exceptions without a common base class
-            raise _query_error(error, spark, checkpoints) from error
-        finally:
-            if query is not None:
-                query.stop()
+        except ConnectError as error:
+            if self._stopping.is_set():  # `stop` kills a starting JVM
+                return
+            explained = self._explain(error)
+            if explained is None:
+                raise
+            raise explained from error
+        except Exception as error:
+            raise self._explain(error) or ConnectError(f"the micro-batch failed: {error}") from error
 
-
-def _query_error(error: Exception, spark: SparkProcess, checkpoints: Path) -> ConnectError:
-    """Convert an exception of Spark or py4j to a ConnectError with the cause."""
-    status = spark.exit_status()
-    if status is not None:
-        return jvm_exit_error(status, spark.output())
-    if is_disk_full(str(error)):
-        return disk_full_error(checkpoints, "lakehouse.checkpoint.path")
-    return ConnectError(f"the Spark query failed: {error}\n{spark.output()}")
+    def _explain(self, error: Exception) -> ConnectError | None:
+        """Return the error that caused `error`, if it is a JVM that has exited, or a full disk."""
+        assert self._session is not None
+        status = self._session.jvm_exit_status()
+        if status is not None:
+            return jvm_exit_error(status, self._session.jvm_output())
+        if is_disk_full(str(error)) and self._config.root is not None:
+            return disk_full_error(Path(str(self._config.root)), "lakehouse.path")
+        return None
 
 
 def _check_writable(directory: Path, key: str) -> Iterator[ConfigError]:
@@ -154,20 +156,10 @@ def _check_writable(directory: Path, key: str) -> Iterator[ConfigError]:
         yield ConfigError(key, str(directory), f"the directory is not writable: {error.strerror}")
 
 
-def _new_generation(checkpoints: Path) -> int:
-    """Delete the checkpoints of earlier generations and return a new generation number."""
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    for directory in checkpoints.iterdir():
-        if directory.name.isdigit():
-            shutil.rmtree(directory, ignore_errors=True)
-    return time.time_ns() // 1_000_000
-
-
 class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
-    """Starts a single task. The task runs one query for all topics, on all cores of `spark.master`."""
+    """Starts a single task. The task loads all topics, on all cores of `spark.master`."""
 
     task_class = LakehouseSinkTask
-    supports_transforms = False
 
     def start(self, config: LakehouseSinkConfig) -> None:
         """Store the configuration for the task."""
@@ -184,14 +176,22 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
         return [self._config.originals]
 
     def warnings(self, config: LakehouseSinkConfig) -> list[str]:
-        """Return also the warnings about client overrides. Only the task knows the worker's keys of consumers."""
-        from headrace_connectors.lakehouse.client_config import librdkafka_config
+        """Return also warnings about keys of the last release that have no effect."""
+        return [*super().warnings(config), *no_effect_warnings(config.originals)]
 
-        return [*super().warnings(config), *librdkafka_config(config.originals_with_prefix("consumer.override."))[1]]
+    def validate_config(self, config: LakehouseSinkConfig) -> Iterator[ConfigError]:
+        """Return errors about Java, the bucket, the Iceberg catalog, and the package for executors."""
+        yield from check_environment(config)
+
+    def alter_offsets(self, config: LakehouseSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool | str:
+        """Write the offsets into the tables, because the task starts at the tables' offsets."""
+        from headrace_connectors.lakehouse.driver.positions import alter_table_offsets
+
+        return alter_table_offsets(config, self.offsets_context, offsets) or True
 
     @classmethod
     def required_extra(cls, props: Mapping[str, str]) -> str:
-        """Return the extra that installs Spark and the writers of tables."""
+        """Return the extra that installs Spark and the libraries of the table formats."""
         return "spark"
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

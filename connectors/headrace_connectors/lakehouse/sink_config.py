@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-import codecs
-import importlib.util
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
-from headrace.api.config import Config, Importance, config_def, key
+from headrace.api.config import Importance, key
 from headrace.api.errors import ConfigError
-from headrace_connectors.lakehouse.column_types import SchemaError, TableColumn
+from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.ddl import parse_ddl
+from headrace_connectors.lakehouse.files.layout import FileLayout
+from headrace_connectors.lakehouse.files.layout_text import parse_partition_spec, parse_sort_order
+from headrace_connectors.lakehouse.files.settings import WriterSettings
+from headrace_connectors.lakehouse.spark.jobs import JobSettings
+from headrace_connectors.lakehouse.table_names import TOPIC_VARIABLE, TableNames
+from headrace_connectors.lakehouse.table_uri import TableUri
+from headrace_connectors.lakehouse.values.options import KeyColumns, RowOptions
+from headrace_connectors.s3.connection import S3AccessConfig
 
-TOPIC_VARIABLE = "${topic}"
-"""The part of `lakehouse.table.name.format` that is replaced with the topic's name."""
-
-_TABLE_NAME = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
-_CHECKPOINTS = "_checkpoints"
-_CONVERTERS = {
-    "org.apache.kafka.connect.json.JsonConverter": "json",
-    "JsonConverter": "json",
-    "Json": "json",
-    "org.apache.kafka.connect.storage.StringConverter": "string",
-    "StringConverter": "string",
-    "String": "string",
-}
-_FIXED_SPARK_KEYS = ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "spark.sql.ansi.enabled")
+_SPARK_FILES = "_spark"
 
 
-class LakehouseSinkConfig(Config):
-    """Configuration keys `lakehouse.*` and `spark.*`. `ValueFormat` reads the value converter's keys."""
+class LakehouseSinkConfig(S3AccessConfig):
+    """Configuration keys `lakehouse.*`, `iceberg.*` and `spark.*`, and the keys of S3 that the S3 sink has too."""
 
-    passthrough_prefixes: ClassVar[tuple[str, ...]] = ("spark.", "lakehouse.table.")
+    passthrough_prefixes: ClassVar[tuple[str, ...]] = (
+        *S3AccessConfig.passthrough_prefixes,
+        "spark.",
+        "lakehouse.table.",
+        "iceberg.",
+    )
 
-    path: str = key(
+    path: str | None = key(
         "lakehouse.path",
-        doc="Directory of the tables. Each table is a subdirectory.",
+        default=None,
+        doc="Directory or s3: URI of the tables. Each table is a subdirectory. Optional for Iceberg, whose catalog"
+        " knows the locations.",
         importance=Importance.HIGH,
     )
     format: str = key(
         "lakehouse.format",
         default="delta",
-        one_of=("delta", "parquet"),
-        doc="File format of the tables.",
+        one_of=("delta", "iceberg", "parquet"),
+        doc="Format of the tables.",
         importance=Importance.HIGH,
     )
     table_name_format: str = key(
@@ -57,23 +56,46 @@ class LakehouseSinkConfig(Config):
         default=True,
         doc="Whether tables have the columns _kafka_topic, _kafka_partition, _kafka_offset and _kafka_timestamp.",
     )
+    key_columns: str = key(
+        "lakehouse.key.columns",
+        default="none",
+        one_of=("none", "key", "fields"),
+        doc="Whether tables have the records' keys: none, one column with the key, or one column for each field.",
+    )
+    headers_column: str | None = key(
+        "lakehouse.headers.column",
+        default=None,
+        doc="Name of the column with the records' headers. Without this key, the headers are not stored.",
+    )
     checkpoint_path: str | None = key(
         "lakehouse.checkpoint.path",
         default=None,
-        doc="Directory of Spark's checkpoint of the current run. It may be deleted at any time, because the tables"
-        " contain the offsets. Default: <lakehouse.path>/_checkpoints/<connector>.",
+        doc="Has no effect: the sink has no checkpoint, because the tables contain the offsets.",
+        importance=Importance.LOW,
     )
-    source: str = key(
+    source: str | None = key(
         "lakehouse.source",
-        default="auto",
-        one_of=("auto", "python", "jvm"),
-        doc="How Spark reads the topics. python needs no jars; auto is the same as python.",
+        default=None,
+        doc="Has no effect: the executors read the topics with headrace's own client.",
+        importance=Importance.LOW,
     )
     schema_ddl: str | None = key(
         "lakehouse.schema",
         default=None,
         doc="Columns of records without schemas, as Spark DDL (id BIGINT, name STRING)."
         " Set lakehouse.table.<table>.schema for one table.",
+    )
+    partition_by: str = key(
+        "lakehouse.partition.by",
+        default="",
+        doc="Partition fields of new tables: day(ts), bucket(16, id), region. Only for Delta and Iceberg."
+        " Set lakehouse.table.<table>.partition.by for one table.",
+    )
+    sort_by: str = key(
+        "lakehouse.sort.by",
+        default="",
+        doc="Sort order inside files: ts desc, id. Only for Delta and Iceberg."
+        " Set lakehouse.table.<table>.sort.by for one table.",
     )
     batch_rows_max: int = key(
         "lakehouse.batch.rows.max",
@@ -99,191 +121,132 @@ class LakehouseSinkConfig(Config):
         doc="Whether the task fails if retention deleted records before they were loaded. If false, the task logs a"
         " warning and continues with the remaining records.",
     )
+    worker_memory_bytes: int = key(
+        "lakehouse.worker.memory.bytes",
+        default=256 << 20,
+        at_least=1 << 20,
+        doc="Maximum bytes of unwritten rows in one Spark task. A task that has more writes row groups.",
+    )
+    file_size_bytes: int = key(
+        "lakehouse.file.size.bytes",
+        default=512 << 20,
+        at_least=1 << 20,
+        doc="Approximate size at which a task starts a new file of a table.",
+    )
+    open_files_max: int = key(
+        "lakehouse.open.files.max",
+        default=64,
+        at_least=1,
+        doc="Maximum number of files that a Spark task writes at the same time.",
+    )
+    take_over: str | None = key(
+        "lakehouse.take.over",
+        default=None,
+        doc="Name of a stopped connector whose offsets in the tables this connector continues. Also renames a"
+        " connector.",
+    )
+    executors_package: str | None = key(
+        "lakehouse.executors.package",
+        default=None,
+        doc="File that headrace lakehouse package has built. Executors of a cluster get their Python packages from it.",
+    )
+    executors_timeout_ms: int = key(
+        "lakehouse.executors.timeout.ms",
+        default=120_000,
+        at_least=1_000,
+        doc="Milliseconds after which the task fails if the Spark cluster provides no executor.",
+    )
+    java_archive: bool = key(
+        "lakehouse.java.archive",
+        default=True,
+        doc="Whether to store Java's class data in the cache directory, so that Spark starts faster.",
+        importance=Importance.LOW,
+    )
     spark_master: str = key(
         "spark.master",
         default="local[*]",
-        doc="Spark master: local[*] to use all cores of this machine, local[N] to use N cores.",
+        doc="Spark master: local[*] for all cores of this machine, local[N] for N cores, or spark://host:port.",
+    )
+    spark_remote: str | None = key(
+        "spark.remote",
+        default=None,
+        doc="URL of a Spark Connect server: sc://host:port. Replaces spark.master.",
     )
 
-    @property
-    def root(self) -> Path:
-        """The directory of the tables."""
-        return Path(self.path.removeprefix("file://")).expanduser().absolute()
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        """Yield errors about invalid combinations of keys. `values` maps each key to its parsed value."""
+        yield from super().errors_between(values)
+        if not values.get("lakehouse.path") and values.get("lakehouse.format") != "iceberg":
+            yield ConfigError("lakehouse.path", None, "is required: the directory or s3: URI of the tables")
 
-    def checkpoint_root(self, connector: str) -> Path:
-        """Return the directory that contains the checkpoints of the connector's queries."""
-        if self.checkpoint_path is not None:
-            return Path(self.checkpoint_path.removeprefix("file://")).expanduser().absolute()
-        return self.root / _CHECKPOINTS / connector
+    @property
+    def root(self) -> TableUri | None:
+        """The directory or S3 prefix of the tables, or None if only the Iceberg catalog knows it."""
+        return TableUri.parse(self.path) if self.path else None
+
+    def uses_s3(self) -> bool:
+        """Whether tables may be on S3. An Iceberg catalog may choose a location on S3, or use Glue."""
+        root = self.root
+        if root is not None and root.is_s3:
+            return True
+        on_s3 = (self.access_key_id, self.store_url, self.originals.get("s3.region"), self.assumed_role)
+        return self.format == "iceberg" and any(on_s3)
+
+    @property
+    def names(self) -> TableNames:
+        """The names of topics' tables."""
+        return TableNames(self.table_name_format.strip())
+
+    def spark_files(self, connector: str) -> Path | None:
+        """Return the directory for Spark's temporary files, or None for the system's temporary directory."""
+        root = self.root
+        return None if root is None or root.is_s3 else root.local / _SPARK_FILES / connector
 
     def spark_conf(self) -> dict[str, str]:
         """Return all `spark.*` keys."""
         given = {f"spark.{name}": text for name, text in self.originals_with_prefix("spark.").items()}
         return {"spark.master": self.spark_master, **given}
 
-    def declared_schemas(self) -> dict[str, tuple[TableColumn, ...]]:
-        """Return the columns that `lakehouse.table.<table>.schema` declares, by table."""
-        return {table: parse_ddl(text) for _, table, text in _table_schemas(self.originals)}
+    def default_options(self) -> RowOptions:
+        """Return how records become rows of tables without a lakehouse.table.<table>.schema."""
+        declared = parse_ddl(self.schema_ddl) if self.schema_ddl else None
+        return self._options(declared)
 
-    def declared_default(self) -> tuple[TableColumn, ...] | None:
-        """Return the columns that `lakehouse.schema` declares, or None if this key is not set."""
-        return parse_ddl(self.schema_ddl) if self.schema_ddl else None
+    def table_options(self) -> dict[str, RowOptions]:
+        """Return how records become rows of the tables with a lakehouse.table.<table>.schema."""
+        return {table: self._options(parse_ddl(text)) for table, text in table_keys(self.originals, "schema").items()}
 
+    def layout_of(self, table: str) -> FileLayout:
+        """Return the partition fields and the sort order of a new table."""
+        partition_by = table_keys(self.originals, "partition.by").get(table, self.partition_by)
+        sort_by = table_keys(self.originals, "sort.by").get(table, self.sort_by)
+        return FileLayout(parse_partition_spec(partition_by), parse_sort_order(sort_by))
 
-class ValueFormat:
-    """The format of record values, from the value converter's configuration with its defaults.
+    def job_settings(self) -> JobSettings:
+        """Return the settings of Spark jobs that are not part of Spark's configuration."""
+        package = Path(self.executors_package).expanduser() if self.executors_package else None
+        return JobSettings(package, self.executors_timeout_ms, self.java_archive)
 
-    `kind` is "envelope" (JsonConverter with schemas), "json" (JsonConverter without schemas), "string",
-    or None if the converter is not supported.
-    """
+    def writer_settings(self) -> WriterSettings:
+        """Return the limits of the files that executors write."""
+        return WriterSettings(self.file_size_bytes, self.worker_memory_bytes, self.open_files_max)
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        self.converter = properties.get("value.converter", "")
-        self._settings = properties
-        kind = _CONVERTERS.get(self.converter)
-        self.kind = kind if kind != "json" else "envelope" if self._flag("schemas.enable") else "json"
-
-    @property
-    def encoding(self) -> str:
-        """The character encoding of StringConverter."""
-        return self._settings.get("value.converter.converter.encoding", "")
-
-    @property
-    def decimals_numeric(self) -> bool:
-        """The encoding of decimals that is assumed until a record shows it: true for JSON numbers, false for base64."""
-        return self._settings.get("value.converter.decimal.format", "").upper() == "NUMERIC"
-
-    @property
-    def replace_null_with_default(self) -> bool:
-        """Whether null in a field with a default becomes the default."""
-        return self._flag("replace.null.with.default")
-
-    def _flag(self, name: str) -> bool:
-        return self._settings.get(f"value.converter.{name}", "").strip().lower() == "true"
-
-
-def check(properties: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield configuration errors that the validation of single keys does not find.
-
-    `properties` contains the settings of the value converter with their defaults, if the connector sets a converter.
-    """
-    _check_packages()
-    yield from _check_chain(properties)
-    yield from _check_paths(properties)
-    yield from _check_spark(properties)
-    yield from _check_values(properties)
-    if properties.get("lakehouse.source") == "jvm":
-        yield ConfigError(
-            "lakehouse.source",
-            "jvm",
-            "Spark's built-in Kafka source is not supported yet; set python, which needs no jars",
+    def _options(self, declared: tuple[TableColumn, ...] | None) -> RowOptions:
+        return RowOptions(
+            self.metadata_columns,
+            cast("KeyColumns", self.key_columns),
+            self.headers_column,
+            declared,
+            widens_integers=self.format == "iceberg",
         )
 
 
-def _check_packages() -> None:
-    """Raise ModuleNotFoundError if a package is missing. The packages are not imported, because this takes seconds."""
-    for name in ("pyspark", "pyarrow", "pandas", "deltalake", "confluent_kafka"):
-        if importlib.util.find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-def _check_chain(properties: Mapping[str, str]) -> Iterator[ConfigError]:
-    for name in ("transforms", "predicates"):
-        if properties.get(name, "").strip():
-            yield ConfigError(
-                name,
-                properties[name],
-                "this connector does not support transforms and predicates yet, because Spark reads the topics;"
-                " configure them on the source connector instead",
-            )
-
-
-def _check_paths(properties: Mapping[str, str]) -> Iterator[ConfigError]:
-    for name in ("lakehouse.path", "lakehouse.checkpoint.path"):
-        path = properties.get(name, "").strip()
-        if "://" in path and not path.startswith("file://"):
-            yield ConfigError(name, path, "only local directories are supported so far")
-    name_format = _text(properties, "lakehouse.table.name.format")
-    example = name_format.replace(TOPIC_VARIABLE, "t")
-    parts = example.split("/")
-    if not _TABLE_NAME.fullmatch(example) or any(part in (".", "..") for part in parts) or parts[0] == _CHECKPOINTS:
-        yield ConfigError(
-            "lakehouse.table.name.format",
-            name_format,
-            "must be a relative path of letters, digits and . _ = - and may contain ${topic}",
-        )
-
-
-def _text(properties: Mapping[str, str], name: str) -> str:
-    """Return the value of the key `name` as text, or the key's default."""
-    text: str = properties.get(name, config_def(LakehouseSinkConfig).keys[name].default)
-    return text.strip()
-
-
-def _check_spark(properties: Mapping[str, str]) -> Iterator[ConfigError]:
-    master = _text(properties, "spark.master")
-    if properties.get("spark.remote") or master.startswith("sc://"):
-        name = "spark.remote" if properties.get("spark.remote") else "spark.master"
-        yield ConfigError(name, properties[name], "Spark Connect is not supported yet; use spark.master=local[*]")
-    elif not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?", master):
-        yield ConfigError("spark.master", master, "only a local master is supported so far: local[*] or local[N]")
-    memory = properties.get("spark.driver.memory", "").strip()
-    if memory and not re.fullmatch(r"\d+[kmgKMG]", memory):
-        yield ConfigError("spark.driver.memory", memory, "must be a number followed by k, m or g, such as 2g")
-    for name in _FIXED_SPARK_KEYS:
-        if name in properties:
-            yield ConfigError(name, properties[name], "cannot be changed, because the types of the tables depend on it")
-
-
-def _check_values(properties: Mapping[str, str]) -> Iterator[ConfigError]:
-    declared = [("lakehouse.schema", "", properties["lakehouse.schema"])] if properties.get("lakehouse.schema") else []
-    declared += _table_schemas(properties)
-    for name, _, text in declared:
-        try:
-            parse_ddl(text)
-        except SchemaError as error:
-            yield ConfigError(name, text, str(error))
-    if properties.get("value.converter"):  # the worker's default converter is validated by the task
-        yield from check_value_format(ValueFormat(properties), bool(declared))
-
-
-def check_value_format(value: ValueFormat, declared: bool) -> Iterator[ConfigError]:
-    """Yield errors in the configuration of the effective value converter.
-
-    `declared` is true if the configuration declares columns, for example with `lakehouse.schema`.
-    """
-    if value.kind is None:
-        yield ConfigError("value.converter", value.converter, "is not supported; set JsonConverter or StringConverter")
-    elif value.kind == "json" and not declared:
-        yield ConfigError(
-            "lakehouse.schema",
-            None,
-            "columns of records without schemas (value.converter.schemas.enable=false) must be declared as Spark DDL,"
-            " here or in lakehouse.table.<table>.schema",
-        )
-    elif value.kind != "json" and declared:
-        yield ConfigError(
-            "lakehouse.schema",
-            "set",
-            "can be set only with value.converter=JsonConverter and value.converter.schemas.enable=false",
-        )
-    elif value.kind == "string" and not _is_encoding(value.encoding):
-        yield ConfigError("value.converter.converter.encoding", value.encoding, "unknown encoding")
-
-
-def _is_encoding(name: str) -> bool:
-    try:
-        codecs.lookup(name)
-    except LookupError:
-        return False
-    return True
-
-
-def _table_schemas(properties: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return (key, table, DDL) for each lakehouse.table.<table>.schema."""
-    prefix, suffix = "lakehouse.table.", ".schema"
-    return [
-        (name, name[len(prefix) : -len(suffix)], text)
-        for name, text in properties.items()
-        if name.startswith(prefix) and name.endswith(suffix) and len(name) > len(prefix) + len(suffix)
-    ]
+def table_keys(properties: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return {table: text} for each key lakehouse.table.<table>.<name>."""
+    prefix, suffix = "lakehouse.table.", f".{name}"
+    return {
+        key_[len(prefix) : -len(suffix)]: text
+        for key_, text in properties.items()
+        if key_.startswith(prefix) and key_.endswith(suffix) and len(key_) > len(prefix) + len(suffix)
+    }

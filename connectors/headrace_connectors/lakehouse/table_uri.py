@@ -36,7 +36,7 @@ class TableUri:
             return cls(str(Path("/" + rest.lstrip("/") if rest.startswith("/") else rest).expanduser().absolute()))
         if scheme not in _S3_SCHEMES:
             raise TableUriError(f"the scheme {match[1]}: is not supported; use a local path, file:, s3: or s3a:")
-        bucket, _, prefix = rest.lstrip("/").partition("/")
+        bucket, _, prefix = rest.partition("/")
         if not bucket:
             raise TableUriError("the URI has no bucket; use s3://<bucket>/<prefix>")
         return cls(prefix.strip("/"), bucket)

@@ -23,9 +23,11 @@ def explain(
     there are several, it names the result of `required_extra`, or else the smallest one.
     """
     found: BaseException | None = error
-    while found is not None:
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:  # a plug-in may raise an error from itself
         if isinstance(found, ModuleNotFoundError) and found.name:
             return _what_to_install(found.name.partition(".")[0], distribution_name, required_extra())
+        seen.add(id(found))
         found = found.__cause__ or found.__context__
     return None
 

@@ -153,6 +153,8 @@ class Plugins:
             if refused is not None:
                 raise ConfigErrors([ConfigError(section.type_key, config[section.type_key], refused)])
             name = section.value("predicate", config)
+            if name and name not in predicates:
+                raise ConfigErrors([ConfigError(f"{section.prefix}predicate", name, "No such alias in predicates")])
             steps[alias] = StepSections(section, predicates[name] if name else None, section.value("negate", config))
         return steps
 

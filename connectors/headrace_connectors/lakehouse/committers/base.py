@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.column_types import TableColumn
+from headrace_connectors.lakehouse.files.field_ids import FieldId
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
+from headrace_connectors.lakehouse.s3_access import S3Access
 
 OFFSETS_KEY = "headrace.offsets"
 """Key in the commit metadata. Its value is JSON with the topic ids and the next offsets of all partitions."""
@@ -157,6 +159,17 @@ class TableCommitter(ABC):
     @abstractmethod
     def list_files(self) -> list[TableFile]:
         """Return the files that the table contains now."""
+
+    def field_ids(self) -> dict[str, FieldId]:
+        """Return the ids that files of the table must have, for `with_field_ids`. Only Iceberg tables have them."""
+        return {}
+
+    def use_access(self, access: S3Access) -> None:
+        """Use other S3 credentials from now on.
+
+        Raises TableConflictError if another process has changed this connector's offsets.
+        """
+        return
 
     def discard(self, files: Sequence[DataFile]) -> None:
         """Delete files that were never part of any commit. Errors are logged, because upkeep removes such files."""

@@ -38,7 +38,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableUpda
 from pyiceberg.utils.properties import property_as_bool
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.column_types import SchemaError, TableColumn
+from headrace_connectors.lakehouse.column_types import SchemaError, TableColumn, widened
 from headrace_connectors.lakehouse.committers.base import (
     CONNECTOR_KEY,
     OFFSETS_KEY,
@@ -71,7 +71,6 @@ from headrace_connectors.lakehouse.committers.iceberg_schema import (
     from_schema,
     from_sort_order,
     from_spec,
-    stored_columns,
     to_schema,
     to_sort_order,
     to_spec,
@@ -81,6 +80,7 @@ from headrace_connectors.lakehouse.files.field_ids import FieldId
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
+from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.lakehouse.table_uri import TableUri, TableUriError
 
 _READ_ATTEMPTS = 5
@@ -219,10 +219,6 @@ class IcebergCommitter(RecoveringCommitter):
     def exists(self) -> bool:
         return self._table is not None
 
-    def stored_columns(self, columns: Sequence[TableColumn]) -> tuple[TableColumn, ...]:
-        """Return `columns` as the table stores them: Iceberg has no integers of 8 and 16 bits."""
-        return stored_columns(columns)
-
     def field_ids(self) -> dict[str, FieldId]:
         """Return the ids of the columns for `with_field_ids`, or an empty dict if the table does not exist."""
         return field_ids(self._table.schema().fields) if self._table is not None else {}
@@ -263,7 +259,7 @@ class IcebergCommitter(RecoveringCommitter):
         """Create the table without rows, unless it exists with equal columns."""
         if self._table is None:
             self._set_table(self._create_table(columns, layout))
-        super().create(stored_columns(columns), layout)
+        super().create(widened(columns), layout)
 
     def _create_table(self, columns: Sequence[TableColumn], layout: FileLayout) -> Table:
         try:

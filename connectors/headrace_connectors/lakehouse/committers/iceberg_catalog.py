@@ -73,7 +73,7 @@ class CatalogConfig:
 # --- configuration --------------------------------------------------------------------------------------------------
 
 
-def parse_catalog(config: Mapping[str, str], root: TableUri) -> CatalogConfig:
+def parse_catalog(config: Mapping[str, str], root: TableUri | None) -> CatalogConfig:
     """Return the catalog that the keys `iceberg.*` of a connector's configuration describe. Raises ConfigErrors.
 
     Without these keys, the catalog of a local `root` (lakehouse.path) is the SQLite file `catalog.db` in it. `root` is
@@ -106,7 +106,7 @@ def parse_catalog(config: Mapping[str, str], root: TableUri) -> CatalogConfig:
     return CatalogConfig(config.get(CATALOG_KEY) or DEFAULT_CATALOG, _nested(properties), namespace)
 
 
-def _catalog_type(given: Mapping[str, str], root: TableUri) -> tuple[str, ConfigError | None]:
+def _catalog_type(given: Mapping[str, str], root: TableUri | None) -> tuple[str, ConfigError | None]:
     type_ = given.get("type", "").lower()
     if type_ in CATALOG_TYPES:
         return type_, None
@@ -115,14 +115,16 @@ def _catalog_type(given: Mapping[str, str], root: TableUri) -> tuple[str, Config
         return type_, ConfigError(PREFIX + "type", type_, f"is not supported: {reason}")
     if given.get("uri", "").startswith(("http://", "https://")):
         return "rest", None
-    if root.is_s3 or given:
+    if root is None or root.is_s3 or given:
         text = "is required: rest, sql, glue or hive (only a local lakehouse.path has a catalog by default)"
         return "", ConfigError(PREFIX + "type", None, text)
     return "sql", None
 
 
-def _defaults(type_: str, given: Mapping[str, str], root: TableUri) -> dict[str, str]:
-    defaults = {}
+def _defaults(type_: str, given: Mapping[str, str], root: TableUri | None) -> dict[str, str]:
+    defaults: dict[str, str] = {}
+    if root is None:
+        return defaults
     if type_ in ("sql", "glue"):
         defaults["warehouse"] = str(root) if root.is_s3 else root.local.as_uri()
     if type_ == "sql" and not root.is_s3:

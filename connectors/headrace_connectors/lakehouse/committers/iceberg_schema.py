@@ -1,13 +1,12 @@
 """Converts columns, partition fields and sort fields between headrace and Iceberg.
 
-Iceberg has no integers of 8 and 16 bits: `stored_columns` returns the columns as a table stores them. A column of
-Connect's Time is an int, as in the other formats. Timestamps are instants (`timestamptz`).
+Iceberg has no integers of 8 and 16 bits: `column_types.widened` returns the columns as a table stores them. A column
+of Connect's Time is an int, as in the other formats. Timestamps are instants (`timestamptz`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -83,22 +82,6 @@ _TRANSFORMS: dict[type[Any], str] = {
 
 
 # --- columns --------------------------------------------------------------------------------------------------------
-
-
-def stored_columns(columns: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
-    """Return `columns` as an Iceberg table stores them: tinyint and smallint are int. Defaults are dropped."""
-    return tuple(replace(column, type=_stored_type(column.type), default=None) for column in columns)
-
-
-def _stored_type(type_: ColumnType) -> ColumnType:
-    if type_.kind in _INTEGERS:
-        return ColumnType("int32")
-    return replace(
-        type_,
-        fields=stored_columns(type_.fields),
-        key=_stored_type(type_.key) if type_.key is not None else None,
-        element=_stored_type(type_.element) if type_.element is not None else None,
-    )
 
 
 def to_schema(columns: Sequence[TableColumn]) -> Schema:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -11,22 +10,12 @@ import pyarrow.parquet as pq
 
 from headrace_connectors.lakehouse.files.encodings import dictionary_columns
 from headrace_connectors.lakehouse.files.partitioning import Partition
+from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.stores import SMALL_FILE_BYTES, UPLOAD_BUFFER_BYTES, FileStore
 from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.table_uri import TableUri
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WriterSettings:
-    """Limits of a task's writers, and Parquet's options. Sizes are in bytes."""
-
-    file_size_bytes: int = 512 << 20
-    memory_bytes: int = 256 << 20
-    open_files_max: int = 64
-    compression: str = "zstd"
-    compression_level: int | None = 1
 
 
 class ParquetFile:

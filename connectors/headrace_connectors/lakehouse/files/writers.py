@@ -24,10 +24,11 @@ from typing import Self
 import pyarrow as pa
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.files.parquet_file import ParquetFile, WriterSettings, delete_unused
+from headrace_connectors.lakehouse.files.parquet_file import ParquetFile, delete_unused
 from headrace_connectors.lakehouse.files.partition_paths import partition_directory
 from headrace_connectors.lakehouse.files.partitioning import Partition, split_by_partition
 from headrace_connectors.lakehouse.files.row_buffer import RowBuffer
+from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.sorting import sorted_slices
 from headrace_connectors.lakehouse.files.stores import FileStore
 from headrace_connectors.lakehouse.job.results import DataFile

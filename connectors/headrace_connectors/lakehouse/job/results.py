@@ -98,3 +98,11 @@ class TaskResult:
     found_columns: tuple[FoundColumns, ...] = ()
     host: str = ""
     read_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """Why a Spark task could not load its ranges. `is_retriable` is true if the Kafka cluster was not available."""
+
+    message: str
+    is_retriable: bool = False

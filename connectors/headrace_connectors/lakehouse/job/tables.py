@@ -17,7 +17,8 @@ class TableTarget:
     `location` is the directory or URI for new files, or None if it is not known yet: then the task only reports the
     columns of its first record. `columns` are all columns of the table, or None if the table does not exist: then the
     task uses the columns of its first record with a schema. `next_offsets` are the offsets below which records are
-    already in the table. `field_ids` are the ids for `with_field_ids`; only Iceberg tables have them.
+    already in the table. `display_name` names the table in errors. `field_ids` are the ids for `with_field_ids`; only
+    Iceberg tables have them.
     """
 
     name: str
@@ -25,4 +26,5 @@ class TableTarget:
     columns: tuple[TableColumn, ...] | None = None
     layout: FileLayout = field(default_factory=FileLayout)
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    display_name: str = ""
     field_ids: dict[str, FieldId] = field(default_factory=dict)

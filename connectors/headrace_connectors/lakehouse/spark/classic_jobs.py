@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace_connectors.lakehouse.error_messages import jvm_exit_error
 from headrace_connectors.lakehouse.spark import archive
 from headrace_connectors.lakehouse.spark.conf import (
     check_version,
@@ -40,7 +41,7 @@ from headrace_connectors.lakehouse.spark.jobs import (
     Work,
 )
 from headrace_connectors.lakehouse.spark.jvm import SparkJvm, jvm_environment
-from headrace_connectors.lakehouse.spark.task_errors import exit_text, job_error
+from headrace_connectors.lakehouse.spark.task_errors import job_error
 
 _IDLE_S = 30.0
 _STOPPED = re.compile(r"SparkContext (?:has been|was) shut ?down|stopped SparkContext")
@@ -214,7 +215,7 @@ class ClassicJobs(SparkJobs):
             return JobCancelledError("the Spark job was cancelled")
         status = self.exit_status()
         if status is not None:
-            return SparkGoneError(exit_text(status, self.output()))
+            return SparkGoneError(str(jvm_exit_error(status, self.output())))
         if _STOPPED.search(str(error)):
             return SparkGoneError(f"the cluster has ended the Spark application: {self._reason_of_end()}")
         return job_error(error)

@@ -41,6 +41,8 @@ _LOCAL_CONF = {
     # The daemon watches the task's process, which exists only on this machine.
     "spark.python.daemon.module": worker_daemon.__name__,
 }
+_LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)\])?")
+_TASK_FAILURES_MAX = 4  # the default of spark.task.maxFailures
 _LOCAL_MASTER = re.compile(r"local(?:\[|$)")
 _STANDALONE_MASTER = re.compile(r"spark://(?P<host>\[[^\]]+\]|[^:,]+):(?P<port>\d+)")
 _VERSION_MIN, _VERSION_END = (4, 1), (4, 4)
@@ -51,6 +53,15 @@ PACKAGE_DIRECTORY = "environment"
 def is_local_master(master: str) -> bool:
     """Whether the executors are threads of the driver's JVM."""
     return _LOCAL_MASTER.match(master) is not None
+
+
+def with_task_failures(master: str) -> str:
+    """Return a local master that repeats a task whose Python worker was killed, as a cluster does.
+
+    A local master without a number of failures fails the job at the first failure.
+    """
+    found = _LOCAL_CORES.fullmatch(master)
+    return master if found is None else f"local[{found[1] or 1},{_TASK_FAILURES_MAX}]"
 
 
 def is_archive(package: Path) -> bool:
@@ -64,6 +75,7 @@ def session_conf(given: Mapping[str, str], app_name: str, local_dir: Path, packa
     conf["spark.master"] = "local[*]"
     conf.update(given)
     if is_local_master(conf["spark.master"]):
+        conf["spark.master"] = with_task_failures(conf["spark.master"])
         conf = {**_LOCAL_CONF, **conf, "spark.python.daemon.module": _LOCAL_CONF["spark.python.daemon.module"]}
     else:
         host = driver_host(conf["spark.master"])

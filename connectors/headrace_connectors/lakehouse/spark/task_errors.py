@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import signal
 
 from headrace_connectors.lakehouse.spark.jobs import JobFailedError
 
-_LINES_SHOWN = 12
 _TRACEBACK = "Traceback (most recent call last):"
 _END = re.compile(r"\n\s*\n?\s+at [\w.$/<>]+\(|\n\nDriver stacktrace:|\n\nJVM stacktrace:|\n *PYTHONPATH was:")
 _EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
@@ -39,10 +37,3 @@ def python_exception(text: str) -> tuple[str, str] | None:
         lines.pop(0)  # the frames
     match = _EXCEPTION.match("\n".join(lines).rstrip())
     return (match["name"], match["message"] or "") if match is not None else None
-
-
-def exit_text(status: int, output: str) -> str:
-    """Return the message for a JVM that exited with `status`, with the last lines of its output."""
-    event = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-    lines = "\n".join(output.splitlines()[-_LINES_SHOWN:])
-    return f"Spark's JVM {event}" + (f"; its last lines:\n{lines}" if lines else "")

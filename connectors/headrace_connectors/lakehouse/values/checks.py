@@ -35,7 +35,7 @@ def check_table_columns(location: str, columns: Sequence[TableColumn], options: 
         expected.append(TableColumn(options.headers_column, HEADERS_TYPE))
     fixed = {column.name for column in expected}
     if options.declared is not None:
-        expected += options.declared
+        expected += options.stored(options.declared)
         compared = [column for column in columns if not options.is_key_column(column.name)]
     else:
         compared = [column for column in columns if column.name in fixed]

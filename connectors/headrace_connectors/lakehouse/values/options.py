@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace_connectors.lakehouse.column_types import STRING, ColumnType, TableColumn
+from headrace_connectors.lakehouse.column_types import STRING, ColumnType, TableColumn, widened
 
 METADATA_COLUMNS = (
     TableColumn("_kafka_topic", STRING),
@@ -32,13 +32,19 @@ class RowOptions:
 
     `key_columns` determines whether the record's key is stored: in one column ("key"), or with one column for each
     field of a struct or map ("fields"). `headers_column` is the name of the column of headers, or None. `declared` has
-    the columns of values without schemas, or is None if the configuration does not declare them.
+    the columns of values without schemas, or is None if the configuration does not declare them. If `widens_integers`
+    is true, the table's format has no integers of 8 and 16 bits, and stores them as int.
     """
 
     metadata_columns: bool = True
     key_columns: KeyColumns = "none"
     headers_column: str | None = None
     declared: tuple[TableColumn, ...] | None = None
+    widens_integers: bool = False
+
+    def stored(self, columns: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
+        """Return the columns as the table stores them."""
+        return widened(columns) if self.widens_integers else columns
 
     def is_key_column(self, name: str) -> bool:
         """Whether the column of this name belongs to the record's key."""

@@ -46,9 +46,10 @@ def key_columns(batch: SinkBatch, options: RowOptions) -> tuple[TableColumn, ...
     schema = batch.key_schema
     if options.key_columns == "fields" and schema is not None and schema.type is Type.STRUCT:
         type_ = column_type(schema, "key")
-        return tuple(TableColumn(KEY_FIELD_PREFIX + field.name, field.type, field.optional) for field in type_.fields)
+        fields = (TableColumn(KEY_FIELD_PREFIX + field.name, field.type, field.optional) for field in type_.fields)
+        return options.stored(tuple(fields))
     if schema is not None:
-        return (TableColumn(KEY_COLUMN, column_type(schema, "key"), schema.optional),)
+        return options.stored((TableColumn(KEY_COLUMN, column_type(schema, "key"), schema.optional),))
     first = next((key for key in batch.keys or () if key is not None), None)
     if options.key_columns == "fields" and isinstance(first, Mapping) and first:
         return tuple(TableColumn(f"{KEY_FIELD_PREFIX}{name}", _inferred(value)) for name, value in first.items())

@@ -19,6 +19,7 @@ from headrace.data.schema import Schema, Type
 from headrace_connectors.lakehouse.column_types import (
     SchemaError,
     TableColumn,
+    UndeclaredColumnsError,
     check_names,
     describe_changes,
     leaf_types,
@@ -83,13 +84,13 @@ def _value_columns(batch: SinkBatch, options: RowOptions) -> tuple[TableColumn, 
     if batch.value_schema is not None:
         columns = schema_columns(batch.value_schema)
         check_names((column.name for column in columns), "value")
-        return columns
+        return options.stored(columns)
     if options.declared is not None:
         check_declared(options.declared)
-        return options.declared
+        return options.stored(options.declared)
     if batch.compact is None and all(value is None for value in batch.values):
         return None
-    raise SchemaError(undeclared_text(batch.topic))
+    raise UndeclaredColumnsError(undeclared_text(batch.topic))
 
 
 def undeclared_text(topic: str, table: str = "<table>") -> str:
@@ -152,11 +153,12 @@ class RowConverter:
         if schema is None:
             if self._options.declared is None:
                 return _ValuePlan(self._values, mismatch=None, reason=undeclared_text(topic))
-            found = describe_changes(leaf_types(self._values), leaf_types(self._options.declared))
+            declared = self._options.stored(self._options.declared)
+            found = describe_changes(leaf_types(self._values), leaf_types(declared))
             reason = self._changes_text(found) if found else None
             return _ValuePlan(self._values, mismatch=reason, json=None if reason else JsonColumns(self._values))
         try:
-            columns = schema_columns(schema)
+            columns = self._options.stored(schema_columns(schema))
             check_names((column.name for column in columns), "value")
             check_names_differ(columns, [column for column in self._columns if column not in self._values])
         except SchemaError as error:

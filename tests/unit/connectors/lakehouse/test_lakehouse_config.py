@@ -1,4 +1,4 @@
-"""Tests of the lakehouse sink's configuration, its Kafka clients' configuration, and the search for Java."""
+"""Tests of the lakehouse sink's configuration, and of the search for Java."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.api.errors import ConfigErrors
 from headrace.plugins.validation import validate_connector
-from headrace_connectors.lakehouse.client_config import librdkafka_config
-from headrace_connectors.lakehouse.java import JavaNotFoundError, find_java, major_version
 from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
-from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig, ValueFormat, check
+from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
+from headrace_connectors.lakehouse.spark.java import JavaNotFoundError, find_java, major_version
+from headrace_connectors.lakehouse.validation import check, check_brokers
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 
@@ -24,7 +25,7 @@ def errors_of(**properties: str) -> dict[str, str]:
 def test_lakehouse_configuration_has_the_documented_defaults() -> None:
     config = LakehouseSinkConfig.parse({"lakehouse.path": "/tables", "spark.ui.enabled": "true"})
     assert (config.format, config.table_name_format, config.metadata_columns) == ("delta", "${topic}", True)
-    assert config.checkpoint_root("sink") == Path("/tables/_checkpoints/sink")
+    assert config.spark_files("sink") == Path("/tables/_spark/sink")
     assert config.spark_conf() == {"spark.master": "local[*]", "spark.ui.enabled": "true"}
     assert LakehouseSinkConfig.warnings({"lakehouse.path": "/t", "lakehouse.fromat": "x", "spark.x": "y"}) != []
     assert errors_of() == {}
@@ -33,19 +34,18 @@ def test_lakehouse_configuration_has_the_documented_defaults() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("transforms", "a", "does not support transforms"),
-        ("predicates", "a", "does not support transforms"),
-        ("spark__remote", "sc://localhost", "Spark Connect is not supported yet"),
-        ("spark__master", "sc://localhost", "Spark Connect is not supported yet"),
-        ("spark__master", "yarn", "only a local master"),
+        ("spark__remote", "localhost:15002", "must be the URL of a Spark Connect server"),
+        ("spark__master", "sc://localhost", "set it as spark.remote"),
+        ("spark__master", "mesos://x", "must be local"),
         ("spark__sql__session__timeZone", "CET", "cannot be changed"),
-        ("lakehouse__source", "jvm", "not supported yet"),
-        ("lakehouse__path", "s3://bucket", "only local directories"),
+        ("lakehouse__path", "gs://bucket/x", "the scheme gs: is not supported"),
+        ("lakehouse__path", "s3:///x", "no bucket"),
         ("lakehouse__table__name__format", "../${topic}", "relative path"),
         ("lakehouse__table__name__format", "_checkpoints/${topic}", "relative path"),
         ("lakehouse__schema", "id INTEGERS", "expected a type"),
         ("lakehouse__table__a.b__schema", "id", "expected a name, a type or a number"),
-        ("value__converter", "io.confluent.connect.avro.AvroConverter", "set JsonConverter or StringConverter"),
+        ("lakehouse__partition__by", "week(ts)", "week"),
+        ("lakehouse__table__a.b__sort__by", "a b c", "a b c"),
     ],
 )
 def test_invalid_configuration_values_are_reported_with_their_key(key: str, value: str, reason: str) -> None:
@@ -53,12 +53,46 @@ def test_invalid_configuration_values_are_reported_with_their_key(key: str, valu
     assert reason in found[key.replace("__", ".")]
 
 
+@pytest.mark.parametrize(("key", "value"), [("lakehouse.path", "s3://bucket/x"), ("lakehouse.partition.by", "region")])
+def test_parquet_tables_are_local_and_have_no_partition_fields(key: str, value: str) -> None:
+    found = errors_of(**{"lakehouse.format": "parquet", key: value})
+    assert found.keys() == {key}
+
+
+def test_only_iceberg_tables_need_no_path() -> None:
+    assert LakehouseSinkConfig.parse({"lakehouse.format": "iceberg"}).root is None
+    with pytest.raises(ConfigErrors, match=r"lakehouse.path.*is required"):
+        LakehouseSinkConfig.parse({})
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[4]", "spark://host:7077", "yarn", "k8s://https://x"])
+def test_masters_of_clusters_are_accepted(master: str) -> None:
+    assert errors_of(spark__master=master) == {}
+
+
 def test_connector_validation_reports_all_errors_together() -> None:
     connector = LakehouseSinkConnector()
     values: dict[str, object] = {}
-    connector.validate({"transforms": "x", "spark.master": "yarn", "lakehouse.source": "jvm"}, values)  # type: ignore[arg-type]
-    assert values.keys() == {"transforms", "spark.master", "lakehouse.source"}
-    assert not connector.supports_transforms
+    connector.validate({"spark.master": "x", "lakehouse.path": "gs://x"}, values)  # type: ignore[arg-type]
+    assert values.keys() == {"spark.master", "lakehouse.path"}
+    assert connector.supports_transforms
+
+
+def test_keys_of_the_last_release_without_effect_cause_warnings() -> None:
+    props = {"name": "c", "topics": "t", "value.converter": JSON, "connector.class": "LakehouseSink"}
+    props |= {"lakehouse.path": "/tables", "lakehouse.checkpoint.path": "/x", "lakehouse.source": "auto"}
+    assert validate_connector(props, {}).connector_warnings == [
+        "lakehouse.checkpoint.path has no effect: the sink has no checkpoint, because the tables contain the offsets",
+        "lakehouse.source has no effect: the executors read the topics with headrace's own client",
+    ]
+
+
+@pytest.mark.parametrize("server", ["localhost:9092", "127.0.0.1:9092", "[::1]:9092"])
+def test_loopback_address_of_a_broker_is_refused_for_a_spark_cluster(server: str) -> None:
+    (error,) = check_brokers("spark://master:7077", f"broker:9092,{server}")
+    assert (error.key, error.value) == ("bootstrap.servers", server)
+    assert list(check_brokers("local[2]", server)) == []
+    assert list(check_brokers("spark://127.0.0.1:7077", server)) == []
 
 
 def test_validation_assumes_the_default_of_schemas_enable_if_the_configuration_omits_it() -> None:
@@ -83,46 +117,6 @@ def test_lakehouse_sink_has_one_task_with_the_configuration_of_the_connector() -
     props = {"lakehouse.path": "/tables", "errors.tolerance": "all", "lakehouse.table.t.schema": "id INT"}
     connector.start(LakehouseSinkConfig.parse(props))
     assert connector.task_configs(4) == [props]
-
-
-def test_value_format_is_determined_by_value_converter_and_schemas_enable() -> None:
-    assert ValueFormat({"value.converter": JSON, "value.converter.schemas.enable": "true"}).kind == "envelope"
-    assert ValueFormat({"value.converter": "JsonConverter", "value.converter.schemas.enable": "False"}).kind == "json"
-    assert ValueFormat({"value.converter": "org.apache.kafka.connect.storage.StringConverter"}).kind == "string"
-    assert ValueFormat({"value.converter": "x"}).kind is None
-
-
-def test_java_consumer_configuration_is_converted_to_librdkafka_configuration() -> None:
-    config, warnings = librdkafka_config(
-        {
-            "bootstrap.servers": "a:1",
-            "group.id": "connect-x",
-            "fetch.max.wait.ms": "50",
-            "sasl.jaas.config": 'x.plain.PlainLoginModule required username="u" password="p;w";',
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": "/ca.pem",
-            "ssl.keystore.location": "/key.jks",
-            "ssl.keystore.password": "x",
-            "interceptor.classes": "com.example.X",
-        }
-    )
-    assert config == {
-        "bootstrap.servers": "a:1",
-        "fetch.wait.max.ms": "50",
-        "sasl.username": "u",
-        "sasl.password": "p;w",
-        "ssl.ca.location": "/ca.pem",
-        "ssl.keystore.password": "x",
-    }
-    assert [warning.split()[1] for warning in warnings] == ["ssl.keystore.location", "interceptor.classes"]
-
-
-def test_client_override_that_spark_does_not_support_causes_a_warning_of_the_validation() -> None:
-    props = {"name": "c", "topics": "t", "value.converter": JSON, "connector.class": "LakehouseSink"}
-    props |= {"lakehouse.path": "/tables", "consumer.override.interceptor.classes": "com.example.X"}
-    assert validate_connector(props, {}).connector_warnings == [
-        "Configuration interceptor.classes is ignored, because Spark's Kafka source does not support it"
-    ]
 
 
 # --- Java -----------------------------------------------------------------------------------------------------------
@@ -168,6 +162,6 @@ def test_error_for_missing_java_lists_checked_installations_and_solutions(
 
 
 def test_validation_raises_an_error_for_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pandas" else object())
-    with pytest.raises(ModuleNotFoundError, match="pandas"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "deltalake" else object())
+    with pytest.raises(ModuleNotFoundError, match="deltalake"):
         errors_of()

@@ -214,3 +214,9 @@ def test_simple_name_that_two_plugins_share_is_rejected_as_ambiguous(plugin_path
     with pytest.raises(PluginNotFoundError, match="ambiguous: use one of acme_one:AcmeTwice, acme_two:AcmeTwice"):
         registry.find(Kind.TRANSFORM, "AcmeTwice")
     assert registry.find(Kind.TRANSFORM, "com.two.AcmeTwice").__module__ == "acme_two"
+
+
+def test_error_that_was_raised_from_itself_is_searched_once_for_a_missing_package() -> None:
+    error = ValueError("x")
+    error.__cause__ = error
+    assert explain(error) is None

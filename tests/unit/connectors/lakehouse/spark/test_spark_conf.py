@@ -36,7 +36,7 @@ def master() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("master", "is_local"),
-    [("local", True), ("local[2]", True), ("local[*]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],
+    [("local", True), ("local[2]", True), ("local[*,4]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],
 )
 def test_only_masters_with_executors_in_the_drivers_jvm_are_local(master: str, is_local: bool) -> None:
     assert is_local_master(master) is is_local
@@ -45,7 +45,7 @@ def test_only_masters_with_executors_in_the_drivers_jvm_are_local(master: str, i
 def test_driver_of_a_local_master_listens_only_on_loopback() -> None:
     conf = session_conf({}, "app", LOCAL_DIR, None)
     assert (conf["spark.master"], conf["spark.driver.host"], conf["spark.driver.bindAddress"]) == (
-        "local[*]",
+        "local[*,4]",
         "127.0.0.1",
         "127.0.0.1",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_connectors.lakehouse.spark.task_errors import exit_text, job_error, python_exception
+from headrace_connectors.lakehouse.spark.task_errors import job_error, python_exception
 
 _JAVA = """
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
@@ -52,14 +52,6 @@ def test_failure_without_a_python_exception_is_reported_in_one_line() -> None:
     error = job_error(Exception(text))
     assert (error.error_class, str(error)) == ("", "Lost task 0.3 (TID 3): worker crashed")
     assert str(job_error(Exception(" something else\n"))) == "something else"
-
-
-def test_exit_of_the_jvm_is_described_with_its_last_lines() -> None:
-    assert exit_text(-9, "") == "Spark's JVM was killed by SIGKILL"
-    lines = "\n".join(map(str, range(20)))
-    assert exit_text(1, lines) == "Spark's JVM exited with status 1; its last lines:\n" + "\n".join(
-        map(str, range(8, 20))
-    )
 
 
 def test_exception_of_a_python_process_that_does_not_start_is_found() -> None:

@@ -1,0 +1,251 @@
+"""Tests of the lakehouse sink's engine with real brokers and tables: routing, positions, owners, keys, layouts."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse.committers.base import CommitOutcomeUnknownError
+from headrace_connectors.lakehouse.committers.delta import DeltaCommitter
+from headrace_connectors.lakehouse.driver.positions import alter_table_offsets
+from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
+from support.broker import BrokerProcess, running_broker
+from support.lakehouse_load import Load
+from support.lakehouse_records import envelope, field, numbers, produce, rows_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+TRANSFORMS = "org.apache.kafka.connect.transforms."
+ROUTE_ODD = {
+    "transforms": "route",
+    "transforms.route.type": f"{TRANSFORMS}RegexRouter",
+    "transforms.route.regex": "(.*)",
+    "transforms.route.replacement": "routed-$1",
+    "transforms.route.predicate": "marked",
+    "predicates": "marked",
+    "predicates.marked.type": f"{TRANSFORMS}predicates.HasHeaderKey",
+    "predicates.marked.name": "odd",
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def load(broker: BrokerProcess, tmp_path: Path) -> Iterator[Callable[..., Load]]:
+    loads: list[Load] = []
+
+    def start(*topics: str, committed: Any = None, **props: str) -> Load:
+        dotted = {key.replace("__", "."): value for key, value in props.items()}
+        loads.append(Load(broker.address, tmp_path, topics, dotted, committed=committed))
+        return loads[-1]
+
+    yield start
+    for started in loads:
+        started.stop()
+
+
+def produce_marked(broker: BrokerProcess, topic: str, first: int, count: int) -> None:
+    """Write numbers; the odd ones have the header `odd`."""
+    for n in range(first, first + count):
+        produce(broker.address, topic, numbers(n, 1), headers={"odd": b"x"} if n % 2 else None)
+
+
+def test_transforms_that_change_the_topic_determine_the_table(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce_marked(broker, "mixed", 0, 10)
+    routed = load("mixed", **ROUTE_ODD)
+    routed.until_offsets(mixed=10)
+    assert [row["n"] for row in rows_of(tmp_path / "mixed")] == [0, 2, 4, 6, 8]
+    rows = rows_of(tmp_path / "routed-mixed")
+    assert [(row["_kafka_topic"], row["_kafka_offset"], row["n"]) for row in rows] == [
+        ("mixed", n, n) for n in (1, 3, 5, 7, 9)
+    ]
+
+
+def test_tables_skip_the_records_they_have_if_the_group_committed_no_offsets_after_their_commits(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce_marked(broker, "twice", 0, 6)
+    first = load("twice", **ROUTE_ODD)
+    first.until_offsets(twice=6)
+    first.stop()
+    produce_marked(broker, "twice", 6, 4)
+    load("twice", committed={("twice", 0): 2}, **ROUTE_ODD).until_offsets(twice=10)
+    found = [row["n"] for name in ("twice", "routed-twice") for row in rows_of(tmp_path / name)]
+    assert Counter(found) == Counter(range(10))
+
+
+def test_table_that_failed_to_commit_gets_its_rows_after_a_restart_and_the_other_table_does_not_get_them_again(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce_marked(broker, "halves", 0, 10)
+    commit = DeltaCommitter.commit
+
+    def fail_for_routed(committer: DeltaCommitter, change: Any) -> None:
+        if committer.name == "routed-halves":
+            raise CommitOutcomeUnknownError("no answer")
+        commit(committer, change)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaCommitter, "commit", fail_for_routed)
+        with pytest.raises(ConnectError, match="no answer"):
+            load("halves", **ROUTE_ODD).until_offsets(halves=10)
+    load("halves", **ROUTE_ODD).until_offsets(halves=10)
+    found = [row["n"] for name in ("halves", "routed-halves") for row in rows_of(tmp_path / name)]
+    assert Counter(found) == Counter(range(10))
+
+
+def test_topic_from_a_transform_that_is_no_table_name_is_a_bad_record(
+    load: Callable[..., Load], broker: BrokerProcess
+) -> None:
+    produce(broker.address, "badname", numbers(0, 2))
+    route = {**ROUTE_ODD, "transforms.route.replacement": "a b"}
+    del route["transforms.route.predicate"]
+    with pytest.raises(ConnectError, match=r"offset 0: the topic 'a b' gives the table name 'a b', which must be"):
+        load("badname", **route).until_offsets(badname=2)
+
+
+def test_failed_transform_is_reported_with_its_alias_and_counted(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    values = [envelope([field("n", "string")], {"n": text}) for text in ("1", "x", "3")]
+    produce(broker.address, "cast", values)
+    cast = {"transforms": "c", "transforms.c.type": f"{TRANSFORMS}Cast$Value", "transforms.c.spec": "n:int32"}
+    with pytest.raises(ConnectError, match=r"topic cast, partition 0, offset 1: transform c: "):
+        load("cast", **cast).until_offsets(cast=3)
+    tolerant = load("cast", errors__tolerance="all", **cast)
+    tolerant.until_offsets(cast=3)
+    assert [row["n"] for row in rows_of(tmp_path / "cast")] == [1, 3]
+    assert (value_of(tolerant, "bad-records-total"), value_of(tolerant, "rows-total")) == (1, 1)
+
+
+def test_keys_and_headers_are_stored_in_columns(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce(broker.address, "keyed", numbers(0, 1), keys=[b"k"], headers={"h": b"v"})
+    load("keyed", lakehouse__key__columns="key", lakehouse__headers__column="headers").until_offsets(keyed=1)
+    (row,) = rows_of(tmp_path / "keyed")
+    assert row["_kafka_key"] == "k"
+    assert row["headers"] == [{"key": "h", "value": b"v"}]
+
+
+def test_iceberg_table_is_loaded_exactly_once_across_restarts(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    fields = [
+        field("n", "int32"),
+        field("tiny", "int8"),
+        field("at", "int64", name="org.apache.kafka.connect.data.Timestamp"),
+    ]
+    values = [envelope(fields, {"n": n, "tiny": n, "at": n * 86_400_000}) for n in range(4)]
+    props = {"lakehouse.format": "iceberg", "lakehouse.partition.by": "day(at), bucket(2, n)"}
+    produce(broker.address, "ice", values)
+    first = load("ice", **props)
+    first.until_offsets(ice=4)
+    first.stop()
+    produce(broker.address, "ice", values)
+    load("ice", **props).until_offsets(ice=8)
+    catalog = SqlCatalog("iceberg", uri=f"sqlite:///{tmp_path / 'catalog.db'}")
+    rows = catalog.load_table("default.ice").scan().to_arrow().to_pylist()
+    assert sorted((row["_kafka_offset"], row["n"], row["tiny"]) for row in rows) == [
+        (n, n % 4, n % 4) for n in range(8)
+    ]
+
+
+def test_partitioned_and_sorted_delta_table_is_readable(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    fields = [field("n", "int32"), field("region", "string")]
+    values = [envelope(fields, {"n": 9 - n, "region": "ab"[n % 2]}) for n in range(10)]
+    produce(broker.address, "regions", values)
+    load("regions", lakehouse__partition__by="region", lakehouse__sort__by="n").until_offsets(regions=10)
+    table = DeltaTable(tmp_path / "regions")
+    assert table.metadata().partition_columns == ["region"]
+    files = [path.removeprefix("file://") for path in table.file_uris()]
+    assert len(files) == 2
+    for path in files:
+        found = pq.ParquetFile(path).read(columns=["n"]).column("n").to_pylist()
+        assert found == sorted(found)
+    assert Counter(row["region"] for row in rows_of(tmp_path / "regions")) == {"a": 5, "b": 5}
+
+
+def test_task_fails_if_the_group_has_offsets_but_the_table_is_missing(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce(broker.address, "moved", numbers(0, 3))
+    first = load("moved")
+    first.until_offsets(moved=3)
+    first.stop()
+    shutil.rmtree(tmp_path / "moved")
+    with pytest.raises(ConnectError, match=r"table .*/moved is missing, but group connect-sink has committed offset 3"):
+        load("moved", committed={("moved", 0): 3}).until_offsets(moved=3)
+    load("moved").until_offsets(moved=3)  # the offsets were reset
+    assert [row["n"] for row in rows_of(tmp_path / "moved")] == [0, 1, 2]
+
+
+def test_table_of_another_connector_is_refused_and_can_be_taken_over(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce(broker.address, "owned", numbers(0, 3))
+    first = load("owned", name="old")
+    first.until_offsets(owned=3)
+    produce(broker.address, "owned", numbers(3, 2))
+    first.until_offsets(owned=5)
+    first.stop()
+    with pytest.raises(ConnectError, match=r"which connector old loaded; .* set lakehouse.take.over=old"):
+        load("owned", name="new").until_offsets(owned=5)
+    produce(broker.address, "owned", numbers(5, 2))
+    load("owned", name="new", lakehouse__take__over="old").until_offsets(owned=7)
+    assert [row["n"] for row in rows_of(tmp_path / "owned")] == list(range(7))
+
+
+class OffsetsContext:
+    """The context of `Connector.alter_offsets`."""
+
+    connector_name = "sink"
+
+    def __init__(self, load: Load, *, is_reset: bool = False) -> None:
+        self.props = {**load.context.props, "topics": ",".join(load.context.topics)}
+        self.is_reset = is_reset
+        self.record_reader = load.context.record_reader
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "parquet"])
+def test_position_that_is_set_over_rest_is_written_into_the_table(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path, format_: str
+) -> None:
+    topic = f"position-{format_}"
+    produce(broker.address, topic, numbers(0, 6))
+    first = load(topic, lakehouse__format=format_)
+    first.until_offsets(**{topic: 6})
+    first.stop()
+    config = LakehouseSinkConfig.parse(first.context.props)
+    produce(broker.address, topic, numbers(6, 2))
+    forward: Any = OffsetsContext(first)
+    assert alter_table_offsets(config, forward, {(topic, 0): {"kafka_offset": 7}}) == ""
+    second = load(topic, lakehouse__format=format_)
+    second.until_offsets(**{topic: 8})
+    second.stop()
+    text = alter_table_offsets(config, OffsetsContext(first, is_reset=True), {})  # type: ignore[arg-type]
+    assert f"loads records of {topic}-0 from offset 0 again" in text
+    third = load(topic, lakehouse__format=format_)
+    third.until(lambda offsets: value_of(third, "rows-total") == 8)
+
+
+def value_of(load: Load, metric: str) -> float:
+    """Return the value of a metric of the task."""
+    return next(each.value for each in load.context.metrics.current() if each.name == metric)
