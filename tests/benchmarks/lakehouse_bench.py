@@ -1,139 +1,232 @@
-"""Measures how fast LakehouseSinkConnector writes to Delta. The baseline is plain Spark, which reads JSON files.
+"""Measures how fast LakehouseSinkConnector loads tables. The baseline is plain Spark, which reads JSON files.
 
-The connector and plain Spark process batches of the same records on two local processors. While the connector runs, the
-broker uses these processors too. The first batch is not counted, because it includes the warm-up of the JVM's compiler.
+The connector and plain Spark process batches of the same records on two local processors, in turns. While the
+connector runs, the broker uses these processors too. The first batch of each run is not counted, because it includes
+the warm-up of the JVM's compiler. A rate is the median of all other batches of all runs. CPU times are those of all
+processes of an arm, without the broker.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from process_stats import memory, tree
+from lakehouse_loads import (
+    DDL,
+    ENVELOPES,
+    PLAIN,
+    PLAIN_JSON,
+    SIX_TRANSFORMS,
+    connector,
+    envelope,
+    fill,
+    payload,
+    write_files,
+)
+from process_stats import cpu_s, memory, tree
 from results import Row
 
 from support.broker import running_broker
 from support.worker import Worker, wait_for
 
 BATCH_ROWS = 250_000
-BATCHES = 6
-PARTITIONS = 2
-TOPIC = "measured"
-DDL = "id BIGINT, at STRING, origin STRING, dest STRING, distance DOUBLE, delay INT, note STRING"
-SCHEMA = {
-    "type": "struct",
-    "optional": False,
-    "name": TOPIC,
-    "fields": [
-        {"field": "id", "type": "int64", "optional": False},
-        {"field": "at", "type": "string", "optional": True},
-        {"field": "origin", "type": "string", "optional": True},
-        {"field": "dest", "type": "string", "optional": True},
-        {"field": "distance", "type": "double", "optional": True},
-        {"field": "delay", "type": "int32", "optional": True},
-        {"field": "note", "type": "string", "optional": True},
-    ],
-}
-_COMMITTED = re.compile(r"Committed batch (\d+): ([\d,]+) rows in ([\d.]+) s")
+BATCHES = 4
+SMALL_TABLES = 5
+SMALL_ROWS = 4_000
+SMALL_BATCHES = 8
+LATENCY_RECORDS = 200
 TIMEOUT_S = 400.0
+Report = Callable[[str], None]
 
 
-def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Run the connector once and plain Spark once, regardless of `rounds`.
+@dataclass(slots=True)
+class Measured:
+    """The rows per second of each batch, and the CPU microseconds per row of each run."""
 
-    Each run processes `BATCHES` batches. A rate is the median of all batches of a run except the first.
-    """
+    rates: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def cpu(self) -> float:
+        return statistics.median(self.cpu_us)
+
+
+ARMS: dict[str, tuple[str, Mapping[str, str], float]] = {
+    "topic (JSON envelopes) to Delta": (ENVELOPES, {}, 1.1),
+    "topic (plain JSON, declared columns) to Delta": (PLAIN, PLAIN_JSON, 1.2),
+    "topic (JSON envelopes) with six transforms to Delta": (ENVELOPES, SIX_TRANSFORMS, 1.0),
+}
+
+
+def run(rounds: int, scale: float, report: Report) -> list[Row]:
+    """Run all arms in turns, `rounds` times (five for the published results)."""
     batch_rows = int(BATCH_ROWS * scale)
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         directory = Path(name)
-        plain = _plain(directory, batch_rows, report)
-        _fill(broker.address, batch_rows * BATCHES)
-        config = {
-            "connector.class": "LakehouseSinkConnector",
-            "topics": TOPIC,
-            "lakehouse.path": str(directory / "lakehouse"),
-            "lakehouse.batch.rows.max": str(batch_rows),
-            "lakehouse.trigger.interval.ms": "0",
-            "spark.master": "local[2]",
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "value.converter.schemas.enable": "true",
-        }
-        settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(directory / "offsets")}
-        with Worker(directory, settings) as worker:
-            worker.create("lakehouse", config)
-            wait_for(lambda: _rows(worker) >= batch_rows * BATCHES, "every row is committed", TIMEOUT_S, worker.log)
-            used = memory(tree(worker.pid)).pss_mb
-            rates = [rows / seconds for _, rows, seconds in _batches(worker)[1:]]
-    report(f"lakehouse: {statistics.median(rates):,.0f} rows/s")
+        total = BATCHES * batch_rows
+        write_files(directory / "json", BATCHES, batch_rows)
+        fill(broker.address, ENVELOPES, map(envelope, range(total)))
+        fill(broker.address, PLAIN, map(payload, range(total)))
+        report(f"{total:,} records in each topic")
+        plain = Measured()
+        ours = {what: Measured() for what in ARMS}
+        used_mb = 0.0
+        for number in range(rounds):
+            _measure_plain(directory, number, batch_rows, plain)
+            for what, (topic, props, _) in ARMS.items():
+                place = directory / f"{number}-{topic}-{len(props)}"
+                used_mb = _measure_ours(broker.address, place, connector(topic, place, batch_rows, props), ours[what])
+            report(
+                f"round {number}: plain Spark {plain.rate:,.0f} rows/s; "
+                + "; ".join(f"{what} {found.rate / plain.rate:.2f}x" for what, found in ours.items())
+            )
+        rows = [
+            Row("lakehouse", what, "rows/s", ours[what].rate, plain.rate, goal) for what, (_, _, goal) in ARMS.items()
+        ]
+        rows += [Row("lakehouse", f"{what}, CPU", "us/row", ours[what].cpu, plain.cpu, None, False) for what in ARMS]
+        rows.append(Row("lakehouse", "worker, task, Spark's JVM and Python workers (PSS)", "MB", used_mb, None, None))
+        rows += _measure_small_tables(broker.address, directory, report)
+        rows += _measure_latency(broker.address, directory, report)
+        return rows
+
+
+def _measure_plain(directory: Path, number: int, batch_rows: int, measured: Measured) -> None:
+    program = str(Path(__file__).with_name("plain_spark.py"))
+    command = [sys.executable, program, str(directory / "json"), DDL, str(directory / f"plain-{number}")]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    def load() -> float:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("next\n")
+        process.stdin.flush()
+        return float(process.stdout.readline())
+
+    load()
+    before_s = cpu_s(tree(process.pid))
+    measured.rates += [batch_rows / load() for _ in range(BATCHES - 1)]
+    measured.cpu_us.append((cpu_s(tree(process.pid)) - before_s) * 1e6 / (batch_rows * (BATCHES - 1)))
+    process.communicate("end\n", timeout=60)
+
+
+def _worker(directory: Path, address: str) -> Worker:
+    directory.mkdir(parents=True, exist_ok=True)
+    settings = {"bootstrap.servers": address, "offset.storage.file.filename": str(directory / "offsets")}
+    return Worker(directory, settings)
+
+
+def _measure_ours(address: str, directory: Path, config: dict[str, str], measured: Measured) -> float:
+    """Run a connector until all batches are committed. Return the PSS of all processes in MB."""
+    config = {**config, "lakehouse.path": str(directory / "tables")}
+    with _worker(directory, address) as worker:
+        worker.create("lakehouse", config)
+        wait_for(lambda: len(_batches(worker)) >= 1, "the first batch is committed", TIMEOUT_S, worker.log)
+        before_s, first = cpu_s(tree(worker.pid)), len(_batches(worker))
+        wait_for(lambda: len(_batches(worker)) >= BATCHES, "every row is committed", TIMEOUT_S, worker.log)
+        batches = _batches(worker)
+        rows = sum(rows for rows, _ in batches[first:])
+        measured.cpu_us.append((cpu_s(tree(worker.pid)) - before_s) * 1e6 / max(1, rows))
+        measured.rates += [rows / seconds for rows, seconds in batches[1:]]
+        return memory(tree(worker.pid)).pss_mb
+
+
+def _batches(worker: Worker) -> list[tuple[int, float]]:
+    """Return the rows and seconds of each micro-batch in the log."""
+    found = []
+    for line in worker.log().splitlines():
+        match = re.search(r"Committed batch \d+: ([\d,]+) rows in [\d.]+ s \(([\d,]+) rows/s;", line)
+        if match:
+            rows, rate = (int(text.replace(",", "")) for text in match.groups())
+            found.append((rows, rows / max(rate, 1)))
+    return found
+
+
+def _measure_small_tables(address: str, directory: Path, report: Report) -> list[Row]:
+    """Measure batches of SMALL_ROWS rows for each of five tables."""
+    topics = [f"small{number}" for number in range(SMALL_TABLES)]
+    for topic in topics:
+        fill(address, topic, map(envelope, range(SMALL_ROWS * SMALL_BATCHES)), 1)
+    place = directory / "small"
+    config = connector(",".join(topics), place / "tables", SMALL_ROWS * SMALL_TABLES)
+    with _worker(place, address) as worker:
+        worker.create("lakehouse", config)
+        wait_for(lambda: len(_batches(worker)) >= SMALL_BATCHES, "every row is committed", TIMEOUT_S, worker.log)
+        seconds = statistics.median(seconds for _, seconds in _batches(worker)[1:])
+    report(f"five tables: {seconds:.2f} s a batch")
     return [
-        Row("lakehouse", "topic to Delta, Python source", "rows/s", statistics.median(rates), plain, 0.3),
-        Row("lakehouse", "worker, task and Spark's JVM (PSS)", "MB", used, None, None, False),
+        Row("lakehouse", f"batch of {SMALL_TABLES} tables with {SMALL_ROWS:,} rows each", "s", seconds, 0.5, 1.0, False)
     ]
 
 
-def _batches(worker: Worker) -> list[tuple[int, int, float]]:
-    found = _COMMITTED.findall(worker.log())
-    return [(int(number), int(rows.replace(",", "")), float(seconds)) for number, rows, seconds in found]
+def _measure_latency(address: str, directory: Path, report: Report) -> list[Row]:
+    """Measure the time from a record's timestamp to the commit that contains it, with a trigger of 1 s."""
+    from deltalake import DeltaTable
+
+    topic, place = "latency", directory / "latency"
+    fill(address, topic, map(envelope, range(10)), 1)
+    config = {**connector(topic, place / "tables", 10_000), "lakehouse.trigger.interval.ms": "1000"}
+    with _worker(place, address) as worker:
+        worker.create("lakehouse", config)
+        wait_for(lambda: len(_batches(worker)) >= 1, "the first batch is committed", TIMEOUT_S, worker.log)
+        _produce_slowly(address, topic)
+        wait_for(
+            lambda: sum(rows for rows, _ in _batches(worker)) >= 10 + LATENCY_RECORDS,
+            "every row",
+            TIMEOUT_S,
+            worker.log,
+        )
+        table = DeltaTable(place / "tables" / topic)
+        latencies_s = _latencies(table)
+    p99 = sorted(latencies_s)[int(len(latencies_s) * 0.99)]
+    report(f"latency: p50 {statistics.median(latencies_s):.2f} s, p99 {p99:.2f} s")
+    return [
+        Row("lakehouse", "from record to commit, 20 records/s, trigger 1 s, p50", "s", statistics.median(latencies_s)),
+        Row("lakehouse", "from record to commit, 20 records/s, trigger 1 s, p99", "s", p99, 3.0, 1.0, False),
+    ]
 
 
-def _rows(worker: Worker) -> int:
-    return sum(rows for _, rows, _ in _batches(worker))
+def _produce_slowly(address: str, topic: str) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+    for number in range(LATENCY_RECORDS):
+        producer.produce(topic, envelope(number))
+        producer.poll(0)
+        time.sleep(0.05)
+    producer.flush(30)
 
 
-def _payload(i: int) -> dict[str, object]:
-    return {
-        "id": i,
-        "at": f"2013-01-{i % 28 + 1:02d}T10:00:00Z",
-        "origin": "EWR",
-        "dest": f"D{i % 100:02d}",
-        "distance": i * 0.5,
-        "delay": i % 300 if i % 7 else None,
-        "note": f"a text of some length, as rows of databases have them, number {i}",
-    }
+def _latencies(table: object) -> list[float]:
+    """Return, for each record after the first commit, the seconds from its timestamp to the commit of its file."""
+    import json
 
+    import pyarrow.parquet as pq
+    from deltalake import DeltaTable
 
-def _fill(address: str, rows: int) -> None:
-    """Produce records in JsonConverter's envelope format."""
-    admin = AdminClient({"bootstrap.servers": address})
-    for future in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
-        future.result(30)
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
-    start = f'{{"schema":{json.dumps(SCHEMA, separators=(",", ":"))},"payload":'
-    for i in range(rows):
-        while True:
-            try:
-                producer.produce(
-                    TOPIC, f"{start}{json.dumps(_payload(i), separators=(',', ':'))}}}", partition=i % PARTITIONS
-                )
-                break
-            except BufferError:
-                producer.poll(0.05)
-    if producer.flush(60):
-        raise RuntimeError("not every record was delivered")
-
-
-def _plain(directory: Path, batch_rows: int, report: Callable[[str], None]) -> float | None:
-    files = directory / "json"
-    files.mkdir()
-    for batch in range(BATCHES):
-        with (files / f"{batch}.json").open("w") as file:
-            file.writelines(
-                json.dumps(_payload(i), separators=(",", ":")) + "\n"
-                for i in range(batch * batch_rows, (batch + 1) * batch_rows)
-            )
-    program = str(Path(__file__).with_name("plain_spark.py"))
-    done = subprocess.run([sys.executable, program, str(files), DDL], capture_output=True, text=True, timeout=TIMEOUT_S)
-    if done.returncode:
-        report(f"plain Spark left out: {done.stderr.strip().splitlines()[-1]}")
-        return None
-    rates = [batch_rows / seconds for seconds in json.loads(done.stdout.strip().splitlines()[-1])[1:]]
-    report(f"plain Spark: {statistics.median(rates):,.0f} rows/s")
-    return statistics.median(rates)
+    assert isinstance(table, DeltaTable)
+    root = Path(table.table_uri.removeprefix("file://"))
+    found = []
+    for log in sorted((root / "_delta_log").glob("*.json"))[1:]:
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        committed_ms = log.stat().st_mtime * 1000
+        for action in actions:
+            if "add" in action:
+                times = pq.read_table(root / action["add"]["path"], columns=["_kafka_timestamp"]).column(0)
+                found += [(committed_ms - value.timestamp() * 1000) / 1000 for value in times.to_pylist()]
+    return found
