@@ -42,7 +42,7 @@ SMALL_TABLES = 5
 SMALL_ROWS = 4_000
 SMALL_BATCHES = 8
 LATENCY_RECORDS = 200
-TIMEOUT_S = 400.0
+TIMEOUT_S = 120.0
 Report = Callable[[str], None]
 
 
@@ -135,7 +135,7 @@ def _measure_ours(address: str, directory: Path, config: dict[str, str], measure
     """Run a connector until all batches are committed. Return the PSS of all processes in MB."""
     config = {**config, "lakehouse.path": str(directory / "tables")}
     with _worker(directory, address) as worker:
-        worker.create("lakehouse", config)
+        worker.create(directory.name, config)  # each run has its own name, and so its own offsets
         wait_for(lambda: len(_batches(worker)) >= 1, "the first batch is committed", TIMEOUT_S, worker.log)
         before_s, first = cpu_s(tree(worker.pid)), len(_batches(worker))
         wait_for(lambda: len(_batches(worker)) >= BATCHES, "every row is committed", TIMEOUT_S, worker.log)
@@ -165,7 +165,7 @@ def _measure_small_tables(address: str, directory: Path, report: Report) -> list
     place = directory / "small"
     config = connector(",".join(topics), place / "tables", SMALL_ROWS * SMALL_TABLES)
     with _worker(place, address) as worker:
-        worker.create("lakehouse", config)
+        worker.create("small", config)
         wait_for(lambda: len(_batches(worker)) >= SMALL_BATCHES, "every row is committed", TIMEOUT_S, worker.log)
         seconds = statistics.median(seconds for _, seconds in _batches(worker)[1:])
     report(f"five tables: {seconds:.2f} s a batch")
@@ -182,7 +182,7 @@ def _measure_latency(address: str, directory: Path, report: Report) -> list[Row]
     fill(address, topic, map(envelope, range(10)), 1)
     config = {**connector(topic, place / "tables", 10_000), "lakehouse.trigger.interval.ms": "1000"}
     with _worker(place, address) as worker:
-        worker.create("lakehouse", config)
+        worker.create("latency", config)
         wait_for(lambda: len(_batches(worker)) >= 1, "the first batch is committed", TIMEOUT_S, worker.log)
         _produce_slowly(address, topic)
         wait_for(
