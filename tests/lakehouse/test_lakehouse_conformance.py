@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pyte
 class TestLakehouseSink(SelfReadingSinkConformance):
     plugin = LakehouseSinkConnector
     is_exactly_once = True
+    reset_loads_again = True
     poison = b"not JSON"
     timeout_s = 120.0  # Spark's start and first batch may need more than a minute on a busy machine
 

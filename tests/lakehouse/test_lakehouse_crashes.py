@@ -80,6 +80,12 @@ class TaskProcess:
         """Return the number of committed batches."""
         return sum("Committed batch" in line for line in self.lines)
 
+    def close(self) -> None:
+        """Close the pipe of a process that has ended."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
     def is_running(self) -> bool:
         """Return whether the task's process runs."""
         return self._process.poll() is None
@@ -271,7 +277,7 @@ def combination(name: str, directory: Path) -> Iterator[Combination]:
     elif name == "iceberg":
         yield Combination({**local, "lakehouse.format": "iceberg"}, iceberg_rows(tables))
     elif name == "delta on a cluster":
-        with running_cluster(directory / "cluster", workers=2) as cluster:
+        with running_cluster(directory, workers=2) as cluster:
             props = {**local, **EXECUTOR_CONF, "spark.master": cluster.master}
             yield Combination(props, delta_rows(str(tables)), cluster, ["task", "jvm", "executor", "spark worker"])
     else:
@@ -353,6 +359,7 @@ class Killer:
 
     def _ensure_running(self) -> None:
         if not self.task.is_running():
+            self.task.close()
             self.task = TaskProcess(self._broker, self._combination.props)
 
 
