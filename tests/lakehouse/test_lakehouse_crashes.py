@@ -342,7 +342,7 @@ class Killer:
             cluster.start_worker()
         else:
             self._broker.kill()
-            self._broker.restart()
+            self._broker.start()
 
     def finish(self, ends: dict[str, int]) -> None:
         """Wait until all records are loaded, and stop the task."""
