@@ -36,9 +36,13 @@ def run_command(
         given.write(stdin)
         given.seek(0)
         request = json.dumps([module, arguments, timeout_s]).encode()
-        server = _server()
-        socket.send_fds(server, [request], [file.fileno() for file in (given, output, errors)])
-        status = int(server.recv(16))
+        files = [file.fileno() for file in (given, output, errors)]
+        try:
+            socket.send_fds(_server(), [request], files)
+        except BrokenPipeError:  # another test has ended the process, for example a test of orphaned processes
+            _server.cache_clear()
+            socket.send_fds(_server(), [request], files)
+        status = int(_server().recv(16))
         return subprocess.CompletedProcess([module, *arguments], status, _content(output), _content(errors))
 
 
