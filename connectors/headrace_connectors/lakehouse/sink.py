@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from headrace_connectors.lakehouse.driver.session import LoadSession
 
 _RETRY_MS = 1000
-_PROBE_BYTES = 1 << 20
 logger = logging.getLogger(__name__)
 
 
@@ -61,7 +60,9 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
         bootstrap = self.context.client_properties.get("bootstrap.servers", "")
         errors += check_brokers(config.spark_remote or config.spark_master, bootstrap)
         if config.root is not None and not config.root.is_s3:
-            errors += _check_writable(config.root.local, "lakehouse.path")
+            from headrace_connectors.lakehouse.location_check import check_directory
+
+            errors += check_directory(config.root.local)
         if errors:
             raise ConfigErrors(errors)
         for warning in no_effect_warnings(config.originals):
@@ -144,16 +145,6 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
         if is_disk_full(str(error)) and self._config.root is not None:
             return disk_full_error(Path(str(self._config.root)), "lakehouse.path")
         return None
-
-
-def _check_writable(directory: Path, key: str) -> Iterator[ConfigError]:
-    """Create a directory if it does not exist. Yield an error in key `key` if files cannot be written into it."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory) as file:
-            file.write(bytes(_PROBE_BYTES))  # on a full disk, Spark's JVM would hang while starting
-    except OSError as error:
-        yield ConfigError(key, str(directory), f"the directory is not writable: {error.strerror}")
 
 
 class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
