@@ -1,8 +1,10 @@
-"""Checks that the two lock files agree, and that a user's environment contains no packages for tests and checks."""
+"""Checks that the two lock files agree, and that a user's environment contains the packages of users, and no others."""
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -37,3 +39,28 @@ def test_packages_of_the_test_and_check_groups_are_only_in_the_lock_file_for_dev
     names = {re.split(r"[^A-Za-z0-9-]", requirement)[0].lower() for requirement in groups["test"] + groups["check"]}
     assert names <= {name for name, *_ in pins("requirements-dev.lock")}
     assert names & {name for name, *_ in pins("requirements.lock")} == {"zstandard"}  # Spark Connect needs it, too
+
+
+def test_users_environment_contains_the_packages_that_make_demo_imports() -> None:
+    demo = ROOT / "configs" / "demo"
+    installed = {name.replace("-", "_") for name, *_ in pins("requirements.lock")}
+    modules, imported = ["run_demo"], set()
+    for module in modules:  # the list grows by the modules of the demo that these modules import
+        for name in _imports((demo / f"{module}.py").read_text()):
+            if not (demo / f"{name}.py").exists():
+                imported.add(name)
+            elif name not in modules:
+                modules.append(name)
+    assert "deltalake" in imported
+    assert imported - sys.stdlib_module_names - installed == set()
+
+
+def _imports(source: str) -> set[str]:
+    """Return the names of the top-level packages that a module's source imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return names
