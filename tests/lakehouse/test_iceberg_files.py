@@ -16,14 +16,14 @@ from headrace_connectors.lakehouse.committers.base import Commit, TableFile
 from headrace_connectors.lakehouse.committers.iceberg import IcebergCommitter
 from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConnection
 from headrace_connectors.lakehouse.ddl import parse_ddl
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.field_ids import read_field_ids, with_field_ids
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.layout_text import parse_partition_spec, parse_sort_order
 from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.stores import FileStore
+from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.files.writers import FileWriters
-from headrace_connectors.lakehouse.job.results import DataFile
-from headrace_connectors.lakehouse.job.tables import TableTarget
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support import iceberg_committers
 from support.iceberg_committers import iceberg_schema, load

@@ -19,14 +19,14 @@ from deltalake.schema import Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from headrace.api.errors import ConfigError
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.layout_text import parse_partition_spec, parse_sort_order
 from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.statistics import delta_statistics
 from headrace_connectors.lakehouse.files.stores import FileStore
+from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.files.writers import FileWriters
-from headrace_connectors.lakehouse.job.results import DataFile
-from headrace_connectors.lakehouse.job.tables import TableTarget
 from headrace_connectors.lakehouse.location_check import check_location
 from headrace_connectors.lakehouse.s3_access import delta_storage_options
 from headrace_connectors.lakehouse.s3_settings import AccessProvider

@@ -18,8 +18,8 @@ from headrace_connectors.lakehouse.committers.iceberg_catalog import (
     CatalogConnection,
     parse_catalog,
 )
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.field_ids import with_field_ids
-from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.s3_access import S3Access, iceberg_properties
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support.lakehouse_committers import Combination

@@ -19,8 +19,8 @@ from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.committers.base import BatchIdentity, Commit, TableCommitter, TableFile
 from headrace_connectors.lakehouse.committers.formats import open_committer
 from headrace_connectors.lakehouse.ddl import parse_ddl
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
-from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets
 from headrace_connectors.lakehouse.s3_access import S3Access, arrow_arguments, delta_storage_options
 from headrace_connectors.lakehouse.table_uri import TableUri

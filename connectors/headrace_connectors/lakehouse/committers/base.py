@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.column_types import TableColumn
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.field_ids import FieldId
 from headrace_connectors.lakehouse.files.layout import FileLayout
-from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 from headrace_connectors.lakehouse.s3_access import S3Access
 

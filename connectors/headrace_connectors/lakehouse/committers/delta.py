@@ -48,10 +48,10 @@ from headrace_connectors.lakehouse.committers.delta_schema import (
 )
 from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
 from headrace_connectors.lakehouse.error_messages import error_text, unsupported_features, unsupported_features_error
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.statistics import INDEXED_COLUMNS, delta_statistics
 from headrace_connectors.lakehouse.files.stores import FileStore
-from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 from headrace_connectors.lakehouse.s3_access import S3Access, delta_storage_options
 from headrace_connectors.lakehouse.table_uri import TableUri

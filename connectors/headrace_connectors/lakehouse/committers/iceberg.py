@@ -76,9 +76,9 @@ from headrace_connectors.lakehouse.committers.iceberg_schema import (
     to_spec,
 )
 from headrace_connectors.lakehouse.committers.recovery import ATTEMPTS, RecoveringCommitter
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.field_ids import FieldId
 from headrace_connectors.lakehouse.files.layout import FileLayout
-from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.lakehouse.table_uri import TableUri, TableUriError

@@ -28,8 +28,8 @@ from pyiceberg.typedef import Record
 
 from headrace_connectors.lakehouse.column_types import SchemaError, quoted
 from headrace_connectors.lakehouse.committers.iceberg_schema import field_ids
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.field_ids import FieldId, read_field_ids
-from headrace_connectors.lakehouse.job.results import DataFile
 
 NAME_MAPPING_KEY = "schema.name-mapping.default"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -23,8 +23,8 @@ from headrace_connectors.lakehouse.committers.base import (
 )
 from headrace_connectors.lakehouse.committers.columns import check_columns, check_layout
 from headrace_connectors.lakehouse.error_messages import error_text, table_error
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
-from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 
 ATTEMPTS = 10

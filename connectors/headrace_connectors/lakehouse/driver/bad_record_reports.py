@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from headrace.api.task import SelfReadingErrantRecordReporter
 from headrace_connectors.lakehouse.bad_records import describe
+from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.job.range_summary import RangeSummary
 from headrace_connectors.lakehouse.job.results import BadRecord, RangeResult
-from headrace_connectors.lakehouse.job.tables import TableTarget
 from headrace_connectors.lakehouse.job.work import BatchWork, RangeLoader
 
 logger = logging.getLogger(__name__)

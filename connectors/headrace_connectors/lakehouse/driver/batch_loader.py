@@ -17,9 +17,10 @@ from headrace_connectors.lakehouse.column_types import leaf_types
 from headrace_connectors.lakehouse.committers.base import BatchIdentity, Commit, TableSchemaError
 from headrace_connectors.lakehouse.driver.bad_record_reports import BadRecordReports
 from headrace_connectors.lakehouse.driver.tables import Table, Tables
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
-from headrace_connectors.lakehouse.job.results import DataFile, FoundColumns, RangeResult, TaskFailure, TaskResult
-from headrace_connectors.lakehouse.job.tables import TableTarget
+from headrace_connectors.lakehouse.files.table_target import TableTarget
+from headrace_connectors.lakehouse.job.results import FoundColumns, RangeResult, TaskFailure, TaskResult
 from headrace_connectors.lakehouse.job.work import BatchWork
 from headrace_connectors.lakehouse.offsets import Range, TopicPartition, truncate_ranges
 from headrace_connectors.lakehouse.planner import split_ranges

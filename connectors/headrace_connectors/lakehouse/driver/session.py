@@ -18,6 +18,7 @@ from headrace_connectors.lakehouse.driver.load_metrics import LoadMetrics
 from headrace_connectors.lakehouse.driver.run import LoadRun, RunCancelledError, RunSettings
 from headrace_connectors.lakehouse.driver.shared_path import SharedPathCheck
 from headrace_connectors.lakehouse.driver.table_access import TableAccess
+from headrace_connectors.lakehouse.driver.table_columns import check_table_columns
 from headrace_connectors.lakehouse.driver.tables import Tables
 from headrace_connectors.lakehouse.job.results import FAILED_RECORDS_MAX
 from headrace_connectors.lakehouse.job.work import BatchWork, RecordSource, TableRules
@@ -25,7 +26,6 @@ from headrace_connectors.lakehouse.offsets import TopicPartition
 from headrace_connectors.lakehouse.planner import Limits, Planner
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
 from headrace_connectors.lakehouse.spark.jobs import JobCancelledError, SparkJobs
-from headrace_connectors.lakehouse.values.checks import check_table_columns
 
 _COMMITS_MAX = 8
 _ALL_ERRORS = 1 << 31

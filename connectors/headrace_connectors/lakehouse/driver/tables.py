@@ -12,7 +12,7 @@ from headrace_connectors.lakehouse.driver.ownership import check_owner
 from headrace_connectors.lakehouse.error_messages import table_error
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.layout_text import check_layout
-from headrace_connectors.lakehouse.job.tables import TableTarget
+from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.encodings import dictionary_columns
 from headrace_connectors.lakehouse.files.partitioning import Partition
 from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.stores import SMALL_FILE_BYTES, UPLOAD_BUFFER_BYTES, FileStore
-from headrace_connectors.lakehouse.job.results import DataFile
 from headrace_connectors.lakehouse.table_uri import TableUri
 
 logger = logging.getLogger(__name__)

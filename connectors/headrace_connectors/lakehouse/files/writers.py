@@ -24,6 +24,7 @@ from typing import Self
 import pyarrow as pa
 
 from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.parquet_file import ParquetFile, delete_unused
 from headrace_connectors.lakehouse.files.partition_paths import partition_directory
 from headrace_connectors.lakehouse.files.partitioning import Partition, split_by_partition
@@ -31,8 +32,7 @@ from headrace_connectors.lakehouse.files.row_buffer import RowBuffer
 from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.sorting import sorted_slices
 from headrace_connectors.lakehouse.files.stores import FileStore
-from headrace_connectors.lakehouse.job.results import DataFile
-from headrace_connectors.lakehouse.job.tables import TableTarget
+from headrace_connectors.lakehouse.files.table_target import TableTarget
 
 __all__ = ["FileWriters", "WriterSettings"]
 

@@ -6,33 +6,14 @@ Rows never reach the driver. All classes are picklable.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace.api.record_access import FailedRecord
 from headrace_connectors.lakehouse.column_types import TableColumn
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.offsets import Range
 
 FAILED_RECORDS_MAX = 100
-"""Maximum number of failed records in the result of a range. Their number is not limited."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A Parquet file that a task wrote, and that no commit mentions yet.
-
-    `path` is relative to the location that the committer returned for the table. `footer` is the file's Parquet footer
-    (`pyarrow.parquet.read_metadata` parses it); it has the number of rows and the statistics of each column.
-    `partition` has the value of each partition field of the table, in Python's types of the field: int for bucket,
-    year, month and hour (counts since 1970, as in Iceberg's specification), date for day, and the column's value for
-    identity and truncate. None is null.
-    """
-
-    table: str
-    path: str
-    size: int
-    rows: int
-    footer: bytes = field(repr=False)
-    partition: tuple[Any, ...] = ()
+"""Maximum number of bad records in the result of a range. `RangeResult.bad_count` counts all of them."""
 
 
 @dataclass(frozen=True, slots=True)

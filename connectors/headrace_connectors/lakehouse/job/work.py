@@ -30,6 +30,7 @@ from headrace_connectors.lakehouse.files.field_ids import with_field_ids
 from headrace_connectors.lakehouse.files.partitioning import rows_outside_calendar
 from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.stores import FileStore
+from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.files.writers import FileWriters
 from headrace_connectors.lakehouse.job.range_summary import RangeSummary
 from headrace_connectors.lakehouse.job.results import (
@@ -38,7 +39,6 @@ from headrace_connectors.lakehouse.job.results import (
     TaskFailure,
     TaskResult,
 )
-from headrace_connectors.lakehouse.job.tables import TableTarget
 from headrace_connectors.lakehouse.offsets import Range
 from headrace_connectors.lakehouse.table_names import TableNames
 from headrace_connectors.lakehouse.values.options import RowOptions

@@ -23,12 +23,12 @@ from headrace_connectors.lakehouse.committers.base import (
 from headrace_connectors.lakehouse.driver.bad_record_reports import BadRecordReports
 from headrace_connectors.lakehouse.driver.batch_loader import BatchLoader
 from headrace_connectors.lakehouse.driver.tables import Tables
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.stores import FileStore
 from headrace_connectors.lakehouse.job.results import (
     BadRecord,
-    DataFile,
     FoundColumns,
     RangeResult,
     TaskFailure,

@@ -50,7 +50,7 @@ from headrace.data.schema import (
 from headrace_connectors.lakehouse.column_types import SchemaError, TableColumn, leaf_types
 from headrace_connectors.lakehouse.committers.base import TableSchemaError
 from headrace_connectors.lakehouse.ddl import parse_ddl
-from headrace_connectors.lakehouse.values.checks import check_table_columns
+from headrace_connectors.lakehouse.driver.table_columns import check_table_columns
 from headrace_connectors.lakehouse.values.options import METADATA_COLUMNS, METADATA_NAMES, RowOptions
 from headrace_connectors.lakehouse.values.rows import BadRow, ConvertedRows, RowConverter, columns_of
 

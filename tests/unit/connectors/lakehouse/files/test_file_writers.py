@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.layout_text import parse_partition_spec, parse_sort_order
 from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.files.statistics import parse_footer
 from headrace_connectors.lakehouse.files.stores import FileStore
+from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.files.writers import FileWriters
-from headrace_connectors.lakehouse.job.results import DataFile
-from headrace_connectors.lakehouse.job.tables import TableTarget
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("n", pa.int32())])
 

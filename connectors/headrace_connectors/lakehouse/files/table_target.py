@@ -1,4 +1,4 @@
-"""What the driver tells the executors about tables. This module does no I/O. All classes are picklable."""
+"""A table for which executors write files: where, with which columns, and in which layout. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace_connectors.lakehouse.offsets import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """A table for which a task may write files.
+    """A table for which a task may write files. Picklable.
 
     `location` is the directory or URI for new files, or None if it is not known yet: then the task only reports the
     columns of its first record. `columns` are all columns of the table, or None if the table does not exist: then the

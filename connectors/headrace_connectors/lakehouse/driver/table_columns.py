@@ -1,11 +1,15 @@
-"""Checks whether the columns of an existing table suit the configuration."""
+"""Checks the columns of an existing table against the configuration, before records are read.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace_connectors.lakehouse.column_types import TableColumn, describe_changes, leaf_types
+from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.committers.base import TableSchemaError
+from headrace_connectors.lakehouse.committers.columns import check_columns
 from headrace_connectors.lakehouse.values.options import (
     HEADERS_TYPE,
     KEY_COLUMN,
@@ -39,12 +43,7 @@ def check_table_columns(location: str, columns: Sequence[TableColumn], options: 
         compared = [column for column in columns if not options.is_key_column(column.name)]
     else:
         compared = [column for column in columns if column.name in fixed]
-    found = describe_changes(leaf_types(compared), leaf_types(expected))
-    if found:
-        raise TableSchemaError(
-            f"the records' columns do not match table {location}: {', '.join(found)}; load the records into another"
-            " table (lakehouse.table.name.format), or change the table's columns"
-        )
+    check_columns(location, compared, expected)
 
 
 def _check_metadata(location: str, names: Sequence[str], options: RowOptions) -> None:
