@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 from headrace.api.config import config_def
 from headrace.api.errors import ConfigError, ConnectError
-from headrace_connectors.lakehouse.column_types import SchemaError
+from headrace_connectors.lakehouse.column_types import STRING, SchemaError, TableColumn
 from headrace_connectors.lakehouse.ddl import parse_ddl
+from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.layout_text import (
     LayoutError,
-    check_layout,
+    layout_problems,
     parse_partition_spec,
     parse_sort_order,
 )
@@ -23,7 +24,7 @@ from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig, table
 from headrace_connectors.lakehouse.spark.java import JavaNotFoundError, find_java
 from headrace_connectors.lakehouse.table_names import TOPIC_VARIABLE, name_problem
 from headrace_connectors.lakehouse.table_uri import TableUri, TableUriError
-from headrace_connectors.lakehouse.values.options import METADATA_COLUMNS
+from headrace_connectors.lakehouse.values.options import KEY_COLUMN
 
 _JSON_CONVERTERS = ("org.apache.kafka.connect.json.JsonConverter", "JsonConverter", "Json")
 _STRING_CONVERTERS = ("org.apache.kafka.connect.storage.StringConverter", "StringConverter", "String")
@@ -58,7 +59,7 @@ def check_environment(config: LakehouseSinkConfig) -> Iterator[ConfigError]:
     package = config.job_settings().package
     if package is not None and not package.is_file():
         yield ConfigError("lakehouse.executors.package", str(package), "there is no such file")
-    yield from _check_declared_layouts(config)
+    yield from declared_errors(config)
     if config.root is not None and config.root.is_s3:
         from headrace_connectors.lakehouse.location_check import check_bucket
 
@@ -75,7 +76,7 @@ def check_environment(config: LakehouseSinkConfig) -> Iterator[ConfigError]:
             yield from catalog_errors(config.originals, config.root, access)
 
 
-def _check_declared_layouts(config: LakehouseSinkConfig) -> Iterator[ConfigError]:
+def declared_errors(config: LakehouseSinkConfig) -> Iterator[ConfigError]:
     """Yield errors about declared columns, and about partition and sort fields that these columns do not permit."""
     from headrace_connectors.lakehouse.values.json_columns import check_declared
 
@@ -85,13 +86,25 @@ def _check_declared_layouts(config: LakehouseSinkConfig) -> Iterator[ConfigError
         try:
             check_declared(options.declared)
         except SchemaError as error:
-            schema_key = f"lakehouse.table.{table}.schema" if table else "lakehouse.schema"
-            yield ConfigError(schema_key, config.originals.get(schema_key), str(error))
-        metadata = METADATA_COLUMNS if options.metadata_columns else ()
-        for problem in check_layout(config.layout_of(table), (*metadata, *options.stored(options.declared))):
-            own = f"lakehouse.table.{table}.partition.by"
-            name = own if own in config.originals else "lakehouse.partition.by"
-            yield ConfigError(name, config.originals.get(name), problem)
+            yield _table_key_error(config, table, "schema", str(error))
+        columns = (*options.fixed_columns, *options.stored(options.declared))
+        layout = config.layout_of(table)
+        # The columns of keys depend on the records, so fields of these columns are checked when the table is created.
+        if options.key_columns != "none":
+            columns = (TableColumn(KEY_COLUMN, STRING), *columns)
+        partition_fields = tuple(field for field in layout.partition_fields if not options.is_key_column(field.column))
+        sort_fields = tuple(field for field in layout.sort_fields if not options.is_key_column(field.column))
+        for problem in layout_problems(FileLayout(partition_fields), columns):
+            yield _table_key_error(config, table, "partition.by", problem)
+        for problem in layout_problems(FileLayout((), sort_fields), columns):
+            yield _table_key_error(config, table, "sort.by", problem)
+
+
+def _table_key_error(config: LakehouseSinkConfig, table: str, suffix: str, problem: str) -> ConfigError:
+    """Return an error in the table's key with this suffix, or in the key for all tables if the table has none."""
+    own = f"lakehouse.table.{table}.{suffix}"
+    name = own if own in config.originals else f"lakehouse.{suffix}"
+    return ConfigError(name, config.originals.get(name), problem)
 
 
 def check_brokers(spark: str, bootstrap_servers: str) -> Iterator[ConfigError]:

@@ -45,7 +45,7 @@ def check_columns(location: str, table: Iterable[TableColumn], rows: Iterable[Ta
         )
 
 
-def check_layout(location: str, table: FileLayout, wanted: FileLayout) -> None:
+def check_partition_fields(location: str, table: FileLayout, wanted: FileLayout) -> None:
     """Raise TableSchemaError if the partition fields of the existing table are not the configured ones."""
     if table.partition_fields != wanted.partition_fields:
         raise TableSchemaError(

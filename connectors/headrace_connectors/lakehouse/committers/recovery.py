@@ -21,7 +21,7 @@ from headrace_connectors.lakehouse.committers.base import (
     TableCommitter,
     TableConflictError,
 )
-from headrace_connectors.lakehouse.committers.columns import check_columns, check_layout
+from headrace_connectors.lakehouse.committers.columns import check_columns, check_partition_fields
 from headrace_connectors.lakehouse.error_messages import error_text, table_error
 from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
@@ -75,7 +75,7 @@ class RecoveringCommitter(TableCommitter):
         """Store columns and partition fields for the first commit, or compare them with those of the table."""
         if self.exists() and self._columns is not None:
             check_columns(self.location, self._columns, columns)
-            check_layout(self.location, self._layout, layout)
+            check_partition_fields(self.location, self._layout, layout)
         else:
             self._columns, self._layout = tuple(columns), FileLayout(layout.partition_fields)
 
@@ -193,7 +193,7 @@ class RecoveringCommitter(TableCommitter):
             ) from error
         if self.exists():
             check_columns(self.location, self._columns, columns)
-            check_layout(self.location, self._layout, layout)
+            check_partition_fields(self.location, self._layout, layout)
             self._check_removed_files(commit, error)
         return False
 

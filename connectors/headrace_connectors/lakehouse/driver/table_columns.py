@@ -11,9 +11,7 @@ from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.committers.base import TableSchemaError
 from headrace_connectors.lakehouse.committers.columns import check_columns
 from headrace_connectors.lakehouse.values.options import (
-    HEADERS_TYPE,
     KEY_COLUMN,
-    METADATA_COLUMNS,
     METADATA_NAMES,
     RowOptions,
 )
@@ -28,15 +26,13 @@ def check_table_columns(location: str, columns: Sequence[TableColumn], options: 
     names = [column.name for column in columns]
     _check_metadata(location, names, options)
     _check_key(location, names, options)
-    expected: list[TableColumn] = list(METADATA_COLUMNS) if options.metadata_columns else []
-    if options.headers_column is not None:
-        if options.headers_column not in names:
-            raise TableSchemaError(
-                f"table {location} has no column {options.headers_column}: the table was created without"
-                " lakehouse.headers.column, or by another tool; remove lakehouse.headers.column or set another table"
-                " name (lakehouse.table.name.format)"
-            )
-        expected.append(TableColumn(options.headers_column, HEADERS_TYPE))
+    expected = list(options.fixed_columns)
+    if options.headers_column is not None and options.headers_column not in names:
+        raise TableSchemaError(
+            f"table {location} has no column {options.headers_column}: the table was created without"
+            " lakehouse.headers.column, or by another tool; remove lakehouse.headers.column or set another table"
+            " name (lakehouse.table.name.format)"
+        )
     fixed = {column.name for column in expected}
     if options.declared is not None:
         expected += options.stored(options.declared)

@@ -11,7 +11,7 @@ from headrace_connectors.lakehouse.committers.base import Commit, TableCommitter
 from headrace_connectors.lakehouse.driver.ownership import check_owner
 from headrace_connectors.lakehouse.error_messages import table_error
 from headrace_connectors.lakehouse.files.layout import FileLayout
-from headrace_connectors.lakehouse.files.layout_text import check_layout
+from headrace_connectors.lakehouse.files.layout_text import layout_problems
 from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 
@@ -37,7 +37,7 @@ class Table:
 
     def create(self, columns: tuple[TableColumn, ...], layout: FileLayout) -> None:
         """Create the table, or declare its columns for the next commit, which creates it. Raises ConnectError."""
-        problems = check_layout(layout, columns)
+        problems = layout_problems(layout, columns)
         if problems:
             raise TableSchemaError(f"table {self.committer.location} cannot be created: {'; '.join(problems)}")
         self.committer.create(columns, layout)

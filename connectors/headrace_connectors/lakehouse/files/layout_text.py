@@ -64,7 +64,7 @@ def parse_sort_order(text: str) -> tuple[SortField, ...]:
     return tuple(_sort_field(item) for item in _items(text))
 
 
-def check_layout(layout: FileLayout, columns: Sequence[TableColumn]) -> list[str]:
+def layout_problems(layout: FileLayout, columns: Sequence[TableColumn]) -> list[str]:
     """Return what makes the layout impossible for a table with these columns. Each text names the column."""
     types = {column.name: column.type for column in columns}
     errors = [

@@ -42,6 +42,13 @@ class RowOptions:
     declared: tuple[TableColumn, ...] | None = None
     widens_integers: bool = False
 
+    @property
+    def fixed_columns(self) -> tuple[TableColumn, ...]:
+        """The columns of metadata and headers, which are the same for all records."""
+        metadata = METADATA_COLUMNS if self.metadata_columns else ()
+        headers = () if self.headers_column is None else (TableColumn(self.headers_column, HEADERS_TYPE),)
+        return (*metadata, *headers)
+
     def stored(self, columns: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
         """Return the columns as the table stores them."""
         return widened(columns) if self.widens_integers else columns

@@ -12,7 +12,7 @@ from headrace.plugins.validation import validate_connector
 from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
 from headrace_connectors.lakehouse.spark.java import JavaNotFoundError, find_java, major_version
-from headrace_connectors.lakehouse.validation import check, check_brokers
+from headrace_connectors.lakehouse.validation import check, check_brokers, declared_errors
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 
@@ -57,6 +57,43 @@ def test_invalid_configuration_values_are_reported_with_their_key(key: str, valu
 def test_parquet_tables_are_local_and_have_no_partition_fields(key: str, value: str) -> None:
     found = errors_of(**{"lakehouse.format": "parquet", key: value})
     assert found.keys() == {key}
+
+
+def declared_layout_errors(**properties: str) -> dict[str, str]:
+    props = {"lakehouse.path": "/tables", "lakehouse.schema": "n INT, at TIMESTAMP", **properties}
+    config = LakehouseSinkConfig.parse(props)
+    return {error.key: error.reason for error in declared_errors(config)}
+
+
+def test_unknown_column_of_a_sort_order_is_reported_for_the_key_of_the_sort_order() -> None:
+    found = declared_layout_errors(**{"lakehouse.sort.by": "missing", "lakehouse.partition.by": "absent"})
+    assert found.keys() == {"lakehouse.sort.by", "lakehouse.partition.by"}
+    assert "missing" in found["lakehouse.sort.by"]
+    assert "absent" in found["lakehouse.partition.by"]
+
+
+def test_unknown_column_is_reported_for_the_key_of_its_table() -> None:
+    own = {"lakehouse.table.t.schema": "n INT", "lakehouse.table.t.sort.by": "at", "lakehouse.sort.by": "at"}
+    assert declared_layout_errors(**own).keys() == {"lakehouse.table.t.sort.by"}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"lakehouse.key.columns": "key", "lakehouse.partition.by": "bucket(4, _kafka_key)"},
+        {"lakehouse.key.columns": "fields", "lakehouse.partition.by": "_key_region", "lakehouse.sort.by": "_key_id"},
+        {"lakehouse.partition.by": "day(_kafka_timestamp)", "lakehouse.sort.by": "_kafka_offset"},
+    ],
+)
+def test_tables_with_declared_columns_may_be_partitioned_and_sorted_by_columns_of_keys_and_metadata(
+    properties: dict[str, str],
+) -> None:
+    assert declared_layout_errors(**properties) == {}
+
+
+def test_sorting_by_the_column_of_headers_is_refused_because_of_its_type() -> None:
+    found = declared_layout_errors(**{"lakehouse.headers.column": "headers", "lakehouse.sort.by": "headers"})
+    assert "because it has the type array" in found["lakehouse.sort.by"]
 
 
 def test_only_iceberg_tables_need_no_path() -> None:

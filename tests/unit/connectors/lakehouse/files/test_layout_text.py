@@ -8,7 +8,7 @@ from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField, SortField
 from headrace_connectors.lakehouse.files.layout_text import (
     LayoutError,
-    check_layout,
+    layout_problems,
     parse_partition_spec,
     parse_sort_order,
 )
@@ -98,7 +98,7 @@ def test_malformed_sort_order_is_refused(text: str) -> None:
 )
 def test_layout_with_types_that_iceberg_permits_has_no_errors(spec: str) -> None:
     layout = FileLayout(parse_partition_spec(spec), parse_sort_order("ts desc, id, price, body"))
-    assert check_layout(layout, COLUMNS) == []
+    assert layout_problems(layout, COLUMNS) == []
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ def test_layout_with_types_that_iceberg_permits_has_no_errors(spec: str) -> None
     ],
 )
 def test_impossible_partition_specification_is_reported_with_the_column_and_its_type(spec: str, problem: str) -> None:
-    errors = check_layout(FileLayout(parse_partition_spec(spec)), COLUMNS)
+    errors = layout_problems(FileLayout(parse_partition_spec(spec)), COLUMNS)
     assert len(errors) == 1
     assert problem in errors[0]
 
 
 def test_partition_columns_must_not_be_all_columns_of_the_table() -> None:
     columns = parse_ddl("a INT, b STRING")
-    assert check_layout(FileLayout(parse_partition_spec("a")), columns) == []
-    assert check_layout(FileLayout(parse_partition_spec("a, bucket(4, b)")), columns) == []
+    assert layout_problems(FileLayout(parse_partition_spec("a")), columns) == []
+    assert layout_problems(FileLayout(parse_partition_spec("a, bucket(4, b)")), columns) == []
     assert "at least one column must not be a partition column" in " ".join(
-        check_layout(FileLayout(parse_partition_spec("b, a")), columns)
+        layout_problems(FileLayout(parse_partition_spec("b, a")), columns)
     )
 
 
@@ -147,6 +147,6 @@ def test_partition_columns_must_not_be_all_columns_of_the_table() -> None:
     ],
 )
 def test_impossible_sort_order_is_reported(order: str, problem: str) -> None:
-    errors = check_layout(FileLayout((), parse_sort_order(order)), COLUMNS)
+    errors = layout_problems(FileLayout((), parse_sort_order(order)), COLUMNS)
     assert len(errors) == 1
     assert problem in errors[0]
