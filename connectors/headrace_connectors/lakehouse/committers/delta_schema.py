@@ -13,27 +13,14 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-from headrace_connectors.lakehouse.column_types import ColumnType, TableColumn
+from headrace_connectors.lakehouse.column_types import DDL_NAMES, ColumnType, TableColumn
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField
 from headrace_connectors.lakehouse.files.partition_paths import partition_text
 
 _TRANSFORM_KEY = "headrace.partition.transform"
 _SOURCE_KEY = "headrace.partition.source"
 _ARGUMENT_KEY = "headrace.partition.argument"
-_NAMES = {
-    "int8": "byte",
-    "int16": "short",
-    "int32": "integer",
-    "int64": "long",
-    "float32": "float",
-    "float64": "double",
-    "boolean": "boolean",
-    "string": "string",
-    "bytes": "binary",
-    "date": "date",
-    "time": "integer",
-    "timestamp": "timestamp",
-}
+_NAMES = {**DDL_NAMES, "int8": "byte", "int16": "short", "int32": "integer", "int64": "long", "time": "integer"}
 _KINDS = {name: kind for kind, name in _NAMES.items() if kind != "time"}
 _DERIVED_KINDS = {"year": "int32", "month": "string", "day": "date", "hour": "string", "bucket": "int32"}
 _FIELD_RULES = {

@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 
 from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.committers.base import OFFSETS_KEY, BatchIdentity
-from headrace_connectors.lakehouse.committers.columns import columns_from_arrow, columns_from_text, columns_to_text
+from headrace_connectors.lakehouse.committers.columns import columns_from_text, columns_to_text
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField
 from headrace_connectors.lakehouse.offsets import TableOffsets
+from headrace_connectors.lakehouse.values.arrow_types import columns_from_arrow
 
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace_connectors.lakehouse.column_types import quoted
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
@@ -21,6 +23,13 @@ class PartitionField:
     @property
     def name(self) -> str:
         return self.column if self.transform == "identity" else f"{self.column}_{self.transform}"
+
+    def __str__(self) -> str:
+        """Return the field as `lakehouse.partition.by` contains it, such as `bucket(16, id)`."""
+        if self.transform == "identity":
+            return quoted(self.column)
+        argument = f"{self.argument}, " if self.argument else ""
+        return f"{self.transform}({argument}{quoted(self.column)})"
 
 
 @dataclass(frozen=True, slots=True)

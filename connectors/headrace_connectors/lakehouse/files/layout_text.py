@@ -11,9 +11,9 @@ order and last in descending order, as in Iceberg. This module does no I/O.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from headrace_connectors.lakehouse.column_types import ColumnType, TableColumn, quoted
+from headrace_connectors.lakehouse.column_types import ColumnType, TableColumn
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField, SortField
 
 _TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>[^\s,()`]+)|(?P<mark>[,()]))")
@@ -182,7 +182,7 @@ def _partition_errors(field: PartitionField, types: dict[str, ColumnType]) -> It
     elif type_.kind not in _SOURCES[field.transform]:
         permitted = ", ".join(dict.fromkeys("int" if kind == "time" else kind for kind in _SOURCES[field.transform]))
         yield (
-            f"cannot partition by {_shown(field)}: column {field.column} has the type {type_}, and {field.transform}"
+            f"cannot partition by {field}: column {field.column} has the type {type_}, and {field.transform}"
             f" needs one of {permitted}"
         )
 
@@ -203,24 +203,18 @@ def _unknown_column(purpose: str, name: str, types: dict[str, ColumnType]) -> st
 
 def _combination_errors(layout: FileLayout, types: dict[str, ColumnType]) -> Iterator[str]:
     fields = layout.partition_fields
-    by_source: Callable[[PartitionField], tuple[str, str]] = lambda field: (  # noqa: E731
-        field.column,
-        "time" if field.transform in _TIME_TRANSFORMS else field.transform,
-    )
-    sources = [by_source(field) for field in fields]
-    for field in fields:
-        if sources.count(by_source(field)) > 1:
+    sources = [_source(field) for field in fields]
+    for field, source in zip(fields, sources, strict=True):
+        if sources.count(source) > 1:
             yield f"the partition fields of column {field.column} repeat each other; keep one of them"
         if field.transform != "identity" and field.name.lower() in {name.lower() for name in types}:
-            yield f"cannot partition by {_shown(field)}: the table already has a column {field.name}"
+            yield f"cannot partition by {field}: the table already has a column {field.name}"
     if types and {field.column for field in fields if field.transform == "identity"} >= types.keys():
         yield "cannot partition by all columns of the table; at least one column must not be a partition column"
     names = [field.column for field in layout.sort_fields]
     yield from (f"column {name} is twice in the sort order" for name in names if names.count(name) > 1)
 
 
-def _shown(field: PartitionField) -> str:
-    if field.transform == "identity":
-        return quoted(field.column)
-    argument = f"{field.argument}, " if field.argument else ""
-    return f"{field.transform}({argument}{quoted(field.column)})"
+def _source(field: PartitionField) -> tuple[str, str]:
+    """Return the column and transform of a field. Only one of the transforms of times can be used for a column."""
+    return field.column, "time" if field.transform in _TIME_TRANSFORMS else field.transform

@@ -1,4 +1,4 @@
-"""Arrow types of table columns. This module does no I/O."""
+"""Converts types of table columns to Arrow types, and back. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ _TYPES = {
     "date": pa.date32(),
     "timestamp": TIMESTAMP,
 }
+_KINDS = {
+    **{type_: kind for kind, type_ in _TYPES.items() if kind != "time"},
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.large_binary(): "bytes",
+    pa.binary_view(): "bytes",
+}
 
 
 def arrow_schema(columns: Iterable[TableColumn]) -> pa.Schema:
@@ -50,6 +57,28 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
     if found is None:
         raise SchemaError(f"columns of type {type_.kind} are not supported")
     return found
+
+
+def columns_from_arrow(schema: Iterable[pa.Field]) -> tuple[TableColumn, ...]:
+    """Return the columns of an Arrow schema, which contains each column's type as the table stores it.
+
+    A type that no record can have, such as uint8, becomes a type of that name.
+    """
+    return tuple(TableColumn(field.name, _type_from_arrow(field.type)) for field in schema)
+
+
+def _type_from_arrow(type_: pa.DataType) -> ColumnType:
+    if pa.types.is_struct(type_):
+        return ColumnType("struct", fields=columns_from_arrow(type_))
+    if pa.types.is_map(type_):
+        return ColumnType("map", key=_type_from_arrow(type_.key_type), element=_type_from_arrow(type_.item_type))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return ColumnType("array", element=_type_from_arrow(type_.value_type))
+    if pa.types.is_decimal(type_):
+        return ColumnType("decimal", precision=type_.precision, scale=type_.scale)
+    if pa.types.is_timestamp(type_):
+        return ColumnType("timestamp" if type_.tz else "timestamp_ntz")
+    return ColumnType(_KINDS.get(type_, str(type_)))
 
 
 @cache
