@@ -69,9 +69,17 @@ class TableOffsets:
     def without(self, partitions: Iterable[TopicPartition]) -> TableOffsets:
         """Return the offsets of the other partitions."""
         removed = set(partitions)
-        offsets = {key: offset for key, offset in self.next_offsets.items() if key not in removed}
-        topics = {topic for topic, _ in offsets}
-        return TableOffsets(offsets, {topic: id_ for topic, id_ in self.topic_ids.items() if topic in topics})
+        return self.with_offsets({key: offset for key, offset in self.next_offsets.items() if key not in removed})
+
+    def only(self, partitions: Iterable[TopicPartition]) -> TableOffsets:
+        """Return the offsets of these partitions."""
+        selected = set(partitions)
+        return self.with_offsets({key: offset for key, offset in self.next_offsets.items() if key in selected})
+
+    def with_offsets(self, next_offsets: dict[TopicPartition, int]) -> TableOffsets:
+        """Return other offsets, and the known ids of their topics."""
+        topics = {topic for topic, _ in next_offsets}
+        return TableOffsets(next_offsets, {topic: id_ for topic, id_ in self.topic_ids.items() if topic in topics})
 
 
 def truncate_ranges(ranges: Iterable[Range], ends: Mapping[TopicPartition, int]) -> list[Range]:

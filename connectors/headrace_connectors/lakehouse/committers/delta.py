@@ -110,9 +110,7 @@ class DeltaCommitter(RecoveringCommitter):
         for connector, offsets in self._log().offsets_by_connector().items():
             current = self._current_offsets(connector, offsets.next_offsets)
             if connector != self.connector and not wanted.isdisjoint(current):
-                topics = {topic for topic, _ in current}
-                ids = {topic: id_ for topic, id_ in offsets.topic_ids.items() if topic in topics}
-                found[connector] = TableOffsets(current, ids)
+                found[connector] = offsets.with_offsets(current)
         return found
 
     def create(self, columns: Sequence[TableColumn], layout: FileLayout) -> None:
@@ -138,9 +136,8 @@ class DeltaCommitter(RecoveringCommitter):
             return TableOffsets()
         self._read_structure()
         committed = self._log().offsets_of(self.connector)
-        offsets = self._current_offsets(self.connector, {**dict.fromkeys(partitions), **committed.next_offsets})
-        topics = {topic for topic, _ in offsets}
-        return TableOffsets(offsets, {topic: id_ for topic, id_ in committed.topic_ids.items() if topic in topics})
+        current = self._current_offsets(self.connector, {**dict.fromkeys(partitions), **committed.next_offsets})
+        return committed.with_offsets(current)
 
     def _check_other_formats(self) -> None:
         """Raise TableUnusableError if the directory is a table of another format."""

@@ -125,12 +125,8 @@ class ParquetCommitter(RecoveringCommitter):
 
     def _apply_take_over(self, connector: str, moved: TableOffsets, merged: TableOffsets) -> None:
         assert self._last is not None
-        before = self._last.offsets[connector]
-        remaining = {key: offset for key, offset in before.next_offsets.items() if key not in moved.next_offsets}
-        topics = {topic for topic, _ in remaining}
-        ids = {topic: id_ for topic, id_ in before.topic_ids.items() if topic in topics}
-        identity = BatchIdentity(self.connector, 0, 0)
-        self._link(identity, {connector: TableOffsets(remaining, ids), self.connector: merged})
+        remaining = self._last.offsets[connector].without(moved.next_offsets)
+        self._link(BatchIdentity(self.connector, 0, 0), {connector: remaining, self.connector: merged})
 
     def _link(
         self,

@@ -107,7 +107,7 @@ class RecoveringCommitter(TableCommitter):
         wanted = set(partitions)
         for attempt in range(1, ATTEMPTS + 1):
             found = self.other_connectors(wanted).get(connector, TableOffsets())
-            moved = _selected(found, wanted)
+            moved = found.only(wanted)
             if not moved.next_offsets:
                 break
             try:
@@ -239,12 +239,6 @@ class RecoveringCommitter(TableCommitter):
         """Wait before the next attempt. The random time lets connectors that share a table commit in turn."""
         shortest = _AMBIGUOUS_RETRY_S if self._is_ambiguous(error) else 0.0
         time.sleep(shortest + random.uniform(0, min(_BACK_OFF_MAX_S, _CONFLICT_RETRY_S * 2**attempt)))
-
-
-def _selected(offsets: TableOffsets, partitions: set[TopicPartition]) -> TableOffsets:
-    chosen = {key: offset for key, offset in offsets.next_offsets.items() if key in partitions}
-    topics = {topic for topic, _ in chosen}
-    return TableOffsets(chosen, {topic: id_ for topic, id_ in offsets.topic_ids.items() if topic in topics})
 
 
 def _merged(own: TableOffsets, moved: TableOffsets) -> TableOffsets:
