@@ -33,10 +33,10 @@ from headrace_connectors.lakehouse.committers.parquet_log import (
     CommitLog,
     LoggedCommit,
     LoggedFile,
-    sync,
 )
 from headrace_connectors.lakehouse.committers.parquet_staging import Staging
 from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
+from headrace_connectors.lakehouse.files.stores import sync
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 from headrace_connectors.lakehouse.table_uri import TableUri
 

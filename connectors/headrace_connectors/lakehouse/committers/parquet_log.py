@@ -24,6 +24,7 @@ from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.committers.base import OFFSETS_KEY, BatchIdentity
 from headrace_connectors.lakehouse.committers.columns import columns_from_text, columns_to_text
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField
+from headrace_connectors.lakehouse.files.stores import sync
 from headrace_connectors.lakehouse.offsets import TableOffsets
 from headrace_connectors.lakehouse.values.arrow_types import columns_from_arrow
 
@@ -189,12 +190,3 @@ class CommitLog:
 
 def _identity(document: dict[str, Any]) -> BatchIdentity:
     return BatchIdentity(document["connector"], int(document["generation"]), int(document["batch"]))
-
-
-def sync(path: Path) -> None:
-    """Sync a file's data or a directory's entries to disk, so that they survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -193,7 +193,7 @@ class _SyncedFile(FileIO):
                 os.fsync(self.fileno())
             finally:
                 super().close()
-            _sync(self._directory)
+            sync(self._directory)
 
 
 def _make_directories(directory: Path) -> None:
@@ -204,11 +204,12 @@ def _make_directories(directory: Path) -> None:
         directory = directory.parent
     for created in reversed(missing):
         created.mkdir(exist_ok=True)
-        _sync(created.parent)
+        sync(created.parent)
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Sync a file's data or a directory's entries to disk, so that they survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
