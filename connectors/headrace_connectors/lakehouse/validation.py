@@ -28,7 +28,6 @@ from headrace_connectors.lakehouse.values.options import KEY_COLUMN
 
 _JSON_CONVERTERS = ("org.apache.kafka.connect.json.JsonConverter", "JsonConverter", "Json")
 _STRING_CONVERTERS = ("org.apache.kafka.connect.storage.StringConverter", "StringConverter", "String")
-_FIXED_SPARK_KEYS = ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "spark.sql.ansi.enabled")
 _LOCAL_MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?")
 _CLUSTER_MASTER = re.compile(r"(spark|k8s)://.+|yarn")
 _LOOPBACK = ("localhost", "127.", "[::1]", "::1")
@@ -215,9 +214,6 @@ def _check_spark(properties: Mapping[str, str]) -> Iterator[ConfigError]:
     memory = properties.get("spark.driver.memory", "").strip()
     if memory and not re.fullmatch(r"\d+[kmgKMG]", memory):
         yield ConfigError("spark.driver.memory", memory, "must be a number followed by k, m or g, such as 2g")
-    for name in _FIXED_SPARK_KEYS:
-        if name in properties:
-            yield ConfigError(name, properties[name], "cannot be changed, because the types of the tables depend on it")
 
 
 def _check_values(properties: Mapping[str, str]) -> Iterator[ConfigError]:

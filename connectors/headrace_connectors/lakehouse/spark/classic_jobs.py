@@ -70,13 +70,6 @@ class ClassicJobs(SparkJobs):
     def is_local(self) -> bool:
         return self._is_local
 
-    @property
-    def session(self) -> Any:
-        """The SparkSession of the application."""
-        from pyspark.sql import SparkSession
-
-        return SparkSession.builder.getOrCreate()
-
     def start(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         started = time.monotonic()
         import pyspark

@@ -1,4 +1,7 @@
-"""Spark's configuration for a task, and the version of PySpark that it needs."""
+"""Spark's configuration for a task, and the version of PySpark that it needs.
+
+No key of Spark SQL changes the tables: the executors convert and write the rows without Spark SQL.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,13 @@ from pathlib import Path
 from headrace_connectors.lakehouse.spark import worker_daemon
 from headrace_connectors.lakehouse.spark.jobs import SparkStartError
 
-FIXED_CONF = {
-    # The types of the tables depend on these values, so a connector's configuration cannot change them.
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.caseSensitive": "true",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
-    "spark.sql.execution.arrow.useLargeVarTypes": "false",
-    "spark.submit.deployMode": "client",
-}
+_FIXED_CONF = {"spark.submit.deployMode": "client"}  # this process starts the driver's JVM
 _DEFAULT_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
     "spark.driver.maxResultSize": "0",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.ui.retainedExecutions": "4",
@@ -84,7 +78,7 @@ def session_conf(given: Mapping[str, str], app_name: str, local_dir: Path, packa
         if package is not None and is_archive(package):
             archives = filter(None, (conf.get("spark.archives", ""), f"{package.absolute()}#{PACKAGE_DIRECTORY}"))
             conf["spark.archives"] = ",".join(archives)
-    return {**conf, **FIXED_CONF}
+    return {**conf, **_FIXED_CONF}
 
 
 def driver_host(master: str) -> str | None:

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 class ConnectJobs(SparkJobs):
     """A session of a Spark Connect server. The server's configuration selects the cluster."""
 
-    def __init__(self, conf: Mapping[str, str], remote: str, app_name: str, settings: JobSettings) -> None:
+    def __init__(self, conf: Mapping[str, str], remote: str, settings: JobSettings) -> None:
         self._conf = conf
         self._remote = remote
         self._settings = settings

@@ -21,7 +21,6 @@ from headrace_connectors.lakehouse.spark.java import find_java
 from headrace_connectors.lakehouse.spark.jvm import SparkJvm, jvm_environment
 
 HOST = "127.0.0.1"
-DEFAULT_PORT = 15002
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 logger = logging.getLogger(__name__)

@@ -135,7 +135,7 @@ def open_jobs(
     if remote is not None:
         from headrace_connectors.lakehouse.spark.connect_jobs import ConnectJobs
 
-        return ConnectJobs(conf, remote, app_name, settings)
+        return ConnectJobs(conf, remote, settings)
     from headrace_connectors.lakehouse.spark.classic_jobs import ClassicJobs
 
     return ClassicJobs(conf, app_name, local_dir, settings)

@@ -41,7 +41,6 @@ _PARTITION_FETCH_BYTES = str(4 << 20)
 _POLL_MS = 1000
 _SAMPLE_MS = 2000
 _SAMPLE_FETCH_BYTES = "65536"
-_CLOSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)

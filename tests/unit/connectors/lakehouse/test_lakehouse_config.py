@@ -37,7 +37,6 @@ def test_lakehouse_configuration_has_the_documented_defaults() -> None:
         ("spark__remote", "localhost:15002", "must be the URL of a Spark Connect server"),
         ("spark__master", "sc://localhost", "set it as spark.remote"),
         ("spark__master", "mesos://x", "must be local"),
-        ("spark__sql__session__timeZone", "CET", "cannot be changed"),
         ("lakehouse__path", "gs://bucket/x", "the scheme gs: is not supported"),
         ("lakehouse__path", "s3:///x", "no bucket"),
         ("lakehouse__table__name__format", "../${topic}", "relative path"),

@@ -78,10 +78,10 @@ def test_master_with_an_unknown_host_is_rejected() -> None:
         driver_host("spark://no.invalid:7077")
 
 
-def test_values_on_which_the_types_of_tables_depend_cannot_be_changed() -> None:
-    given = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.ui.enabled": "true"}
+def test_keys_of_the_connector_replace_defaults_but_the_driver_stays_on_this_machine() -> None:
+    given = {"spark.submit.deployMode": "cluster", "spark.ui.enabled": "true"}
     conf = session_conf(given, "app", LOCAL_DIR, None)
-    assert (conf["spark.sql.session.timeZone"], conf["spark.ui.enabled"]) == ("UTC", "true")
+    assert (conf["spark.submit.deployMode"], conf["spark.ui.enabled"]) == ("client", "true")
 
 
 def test_archive_is_added_to_the_archives_of_the_user() -> None:
