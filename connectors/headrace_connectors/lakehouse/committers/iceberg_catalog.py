@@ -8,6 +8,7 @@ a REST catalog has a timeout, because pyiceberg sets none.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +37,8 @@ DEFAULT_CATALOG = "iceberg"
 DEFAULT_NAMESPACE = "default"
 CHECK_TIMEOUT_S = 20.0
 _REQUEST_TIMEOUT_S = 60.0
+_CREATE_ATTEMPTS = 5
+_CREATE_RETRY_S = 0.05
 _IGNORED = ("io-impl", "lock-impl", "metrics-reporter-impl")
 _REJECTED = {
     "catalog-impl": "names a Java class, which this sink does not load; set iceberg.catalog.type instead",
@@ -170,8 +173,21 @@ def open_catalog(config: CatalogConfig, io: Mapping[str, str] | None = None) -> 
     if config.type == "rest":
         return _RestCatalog(config.name, **properties)
     if config.type == "sql":
-        _create_directory_of_database(str(properties["uri"]))
+        return _open_sql_catalog(config.name, properties)
     return load_catalog(config.name, **properties)
+
+
+def _open_sql_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
+    """Connect to an SQL catalog. If several threads or processes create its tables at once, all but one fail first."""
+    _create_directory_of_database(str(properties["uri"]))
+    for attempt in range(1, _CREATE_ATTEMPTS + 1):
+        try:
+            return load_catalog(name, **properties)
+        except Exception as error:
+            if "already exists" not in str(error) or attempt == _CREATE_ATTEMPTS:
+                raise
+            time.sleep(_CREATE_RETRY_S * attempt)
+    raise AssertionError("unreachable")
 
 
 def _glue_properties(properties: Mapping[str, Any]) -> dict[str, Any]:

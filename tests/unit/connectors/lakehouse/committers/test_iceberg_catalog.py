@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from headrace_connectors.lakehouse.committers.iceberg_catalog import (
     CatalogConfig,
     catalog_errors,
     check_catalog,
+    open_catalog,
     parse_catalog,
 )
 from headrace_connectors.lakehouse.table_uri import TableUri
@@ -170,3 +173,16 @@ def test_check_reports_a_server_that_is_not_reachable(type_: str) -> None:
 def test_check_reports_a_uri_without_a_scheme() -> None:
     (error,) = check_catalog(parse_catalog({"iceberg.catalog.type": "rest", "iceberg.catalog.uri": "catalog:80"}, S3))
     assert "not an HTTP URL" in str(error)
+
+
+def test_several_threads_can_open_a_new_sql_catalog_at_once(tmp_path: Path) -> None:
+    for number in range(5):
+        config = parse_catalog({}, TableUri(str(tmp_path / str(number))))
+        started = threading.Barrier(8)
+
+        def connect(config: CatalogConfig, started: threading.Barrier) -> int:
+            started.wait()
+            return len(open_catalog(config).list_namespaces())
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(connect, [config] * 8, [started] * 8)) == [0] * 8
