@@ -31,6 +31,8 @@ PLUGIN = """
             freshness = context.metrics.gauge("freshness", "Age of the newest row\\nin seconds")
             freshness.set(7)
             position = dict(context.committed_offsets())
+            with open(self.config.file + ".metadata", "w") as file:
+                file.write(json.dumps(sorted([*key, text] for key, text in context.committed_metadata().items())))
             reader = pickle.loads(pickle.dumps(context.record_reader()))
             pipeline = pickle.loads(pickle.dumps(context.record_pipeline(2)))
             with reader.open() as topics, pipeline.open() as transforms:
@@ -45,7 +47,7 @@ PLUGIN = """
                         for records in topics.read(topic, partition, start, end):
                             self.write(transforms.apply(records), rows)
                         position[topic, partition] = end
-                        context.report_offsets({(topic, partition): end})
+                        context.report_offsets({(topic, partition): end}, "note" if end else "")
 
         def write(self, result, rows):
             self.context.errant_record_reporter.report(iter(result.errors))
@@ -64,7 +66,8 @@ PLUGIN = """
                 partitions = reader.describe_topics([context.props["topics"]], None)[context.props["topics"]].partitions
             with open(config.file, "a") as file:
                 found = [[*partition, offset] for partition, offset in offsets.items()]
-                file.write(json.dumps([context.connector_name, context.is_reset, list(partitions), found]) + "\\n")
+                line = [context.connector_name, context.is_reset, list(partitions), found, context.changes_topics]
+                file.write(json.dumps(line) + "\\n")
             return "Rows are loaded again."
 """
 
@@ -157,11 +160,27 @@ def test_connector_reads_topics_while_its_offsets_are_changed_and_its_text_is_in
     assert altered == {
         "message": "The offsets for this connector have been altered successfully. Rows are loaded again."
     }
-    assert lines(tmp_path, 3)[2] == ["lines", False, [0, 1], [["t", 1, {"kafka_offset": 1}]]]
+    assert lines(tmp_path, 3)[2] == ["lines", False, [0, 1], [["t", 1, {"kafka_offset": 1}]], False]
     connect_worker.request("PUT", "/connectors/lines/resume")
     assert lines(tmp_path, 4)[3] == ["t", 1, {"a": 2}]
     connect_worker.request("PUT", "/connectors/lines/stop")
     connect_worker.wait_for_status("lines", "STOPPED")
     reset = connect_worker.request("DELETE", "/connectors/lines/offsets")
     assert reset == {"message": "The offsets for this connector have been reset successfully. Rows are loaded again."}
-    assert lines(tmp_path, 5)[4] == ["lines", True, [0, 1], [["t", 0, None], ["t", 1, None]]]
+    assert lines(tmp_path, 5)[4] == ["lines", True, [0, 1], [["t", 0, None], ["t", 1, None]], False]
+
+
+def test_metadata_of_offsets_is_committed_and_a_connector_knows_that_its_transforms_change_topics(
+    tmp_path: Path, kafka_broker: KafkaBroker, connect_worker: ConnectWorker
+) -> None:
+    kafka_broker.create_topic("t", 2)
+    kafka_broker.produce("t", ['{"a": "1"}'], partition=1)
+    router = {"transforms": "r", "transforms.r.type": "RegexRouter", "transforms.r.regex": "t"}
+    connect_worker.create("lines", config_of(tmp_path, **router, **{"transforms.r.replacement": "routed"}))
+    assert lines(tmp_path, 1) == [["routed", 0, {"a": "1"}]]
+    for action in ("stop", "resume", "stop"):
+        connect_worker.request("PUT", f"/connectors/lines/{action}")
+        connect_worker.wait_for_status("lines", "STOPPED" if action == "stop" else "RUNNING")
+    assert json.loads((tmp_path / "out.metadata").read_text()) == [["t", 0, ""], ["t", 1, "note"]]
+    connect_worker.request("DELETE", "/connectors/lines/offsets")
+    assert lines(tmp_path, 2)[1] == ["lines", True, [0, 1], [["t", 0, None], ["t", 1, None]], True]

@@ -53,6 +53,10 @@ class AlterOffsetsContext(Protocol):
     def is_reset(self) -> bool:
         """Whether all offsets are to be removed, including those that only the external system stores."""
 
+    @property
+    def changes_topics(self) -> bool:
+        """Whether a transform of the connector may change the topic of a record. Creates the transforms to find out."""
+
     def record_reader(self) -> RecordReader:
         """Return a reader of the topics, with the consumer properties of the sink connector."""
 

@@ -179,6 +179,9 @@ class SelfReadingSinkTaskContext(TaskContext, Protocol):
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the committed offsets of the connector's consumer group (the next offsets to consume)."""
 
+    def committed_metadata(self) -> Mapping[TopicPartition, str]:
+        """Return the metadata with which the offsets of the group were committed ("" for offsets without metadata)."""
+
     def record_reader(self) -> RecordReader:
         """Return a picklable reader of the topics, with the connector's consumer properties."""
 
@@ -189,8 +192,11 @@ class SelfReadingSinkTaskContext(TaskContext, Protocol):
         schemaless JSON objects stay text until `values` of a batch is read, as with `SinkTask.accepts_json_texts`.
         """
 
-    def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Report that all records before these offsets are durable. The platform commits the offsets for the group."""
+    def report_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """Report that all records before these offsets are durable. The platform commits the offsets for the group.
+
+        It commits `metadata` with the offsets that have changed.
+        """
 
 
 class Task(Plugin[C]):

@@ -24,9 +24,10 @@ from headrace.plugins.creation import mask_passwords
 from headrace.plugins.variables import ConfigResolver, UnresolvedVariable, VariableRestorer
 from headrace.runtime import client_configs, messages
 from headrace.runtime.channel import Channel, ChannelClosed, RemoteError, message_of
+from headrace.runtime.record_access.pipeline import any_changes_topics
 from headrace.runtime.record_access.reader import KafkaRecordReader
-from headrace.runtime.spec import ConnectorSpec, InstanceId
-from headrace.runtime.task_plugins import task_class_name, use_plugin_path
+from headrace.runtime.spec import ConnectorSpec, InstanceId, TaskSpec
+from headrace.runtime.task_plugins import Plugins, task_class_name, use_plugin_path
 from headrace.runtime.traces import trace_of
 from headrace.stores.offset_keys import requested_partitions
 
@@ -274,15 +275,24 @@ class _OffsetsContext:
     """The platform's interface for `Connector.alter_offsets`."""
 
     def __init__(self, spec: ConnectorSpec, props: Mapping[str, str], is_reset: bool) -> None:
-        self._worker = spec.worker
+        self._spec = spec
         self.connector_name = spec.name
         self.props = props
         self.is_reset = is_reset
 
+    @property
+    def changes_topics(self) -> bool:
+        """Whether a transform may change the topic of a record."""
+        config = {**self._spec.config, "name": self.connector_name}
+        task = TaskSpec(
+            connector=self.connector_name, number=0, config=config, connector_config=config, worker=self._spec.worker
+        )
+        return any_changes_topics(Plugins(task))
+
     def record_reader(self) -> KafkaRecordReader:
         """Return a reader of the topics."""
         config = {**self.props, "name": self.connector_name}
-        properties = client_configs.consumer_properties(self._worker, config, f"{self.connector_name}-offsets")
+        properties = client_configs.consumer_properties(self._spec.worker, config, f"{self.connector_name}-offsets")
         return KafkaRecordReader.from_consumer_properties(properties)
 
 

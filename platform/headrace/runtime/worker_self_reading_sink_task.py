@@ -48,6 +48,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         self._listed_ends = ListedEnds()
         self._reported: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
+        self._metadata: dict[TopicPartition, str] = {}
 
     def work(self) -> None:
         """Run the task until it is stopped."""
@@ -110,13 +111,14 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         """Return that the task pauses."""
         return "pauses"
 
-    def report(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def report(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         """Report that all records before these offsets are durable. Any thread of the task may call this method."""
         with self._lock:
             count = 0
             for (topic, partition), offset in offsets.items():
                 count += max(0, offset - self._known(topic, partition, offset))
                 self._reported[topic, partition] = offset
+                self._metadata[topic, partition] = metadata
         self.counters.add_records(count)
         self.counters.add_call(count, None)
         self._update_active()
@@ -147,6 +149,11 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         with self._lock:
             return dict(self._committed)
 
+    def metadata(self) -> dict[TopicPartition, str]:
+        """Return the metadata of the group's offsets, including those reported since the task started."""
+        with self._lock:
+            return dict(self._metadata)
+
     def _known(self, topic: str, partition: int, otherwise: int) -> int:
         before = self._reported.get((topic, partition), self._committed.get((topic, partition)))
         return 0 if before is None else before
@@ -170,6 +177,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
     async def _fetch_committed(self) -> dict[TopicPartition, int]:
         assert self._admin is not None
         committed = await self._admin.list_group_offsets(self._group)
+        self._metadata = {partition: found.metadata for partition, found in committed.items() if found is not None}
         return {partition: found.offset for partition, found in committed.items() if found is not None}
 
     async def _commit(self) -> None:
@@ -177,11 +185,11 @@ class WorkerSelfReadingSinkTask(WorkerTask):
             return  # another worker's task may have committed later offsets
         with self._lock:
             moved = {tp: offset for tp, offset in self._reported.items() if self._committed.get(tp) != offset}
+            wanted = {tp: OffsetAndMetadata(offset, metadata=self._metadata[tp]) for tp, offset in moved.items()}
         if not moved:
             return
         assert self._admin is not None
         timeout_s, started = self.spec.worker_ms("offset.flush.timeout.ms") / 1000, time.monotonic()
-        wanted = {partition: OffsetAndMetadata(offset) for partition, offset in moved.items()}
         try:
             with self.counters.offset_commit():
                 results = await asyncio.wait_for(self._admin.alter_group_offsets(self._group, wanted), timeout_s)
@@ -237,6 +245,10 @@ class _Context(TaskContext):
         """Return the committed offsets of the connector's group (the next offsets to consume)."""
         return self._worker_task.committed()
 
+    def committed_metadata(self) -> Mapping[TopicPartition, str]:
+        """Return the metadata of the group's offsets."""
+        return self._worker_task.metadata()
+
     def record_reader(self) -> KafkaRecordReader:
         """Return a picklable reader of the topics."""
         return KafkaRecordReader.from_consumer_properties(self.client_properties)
@@ -245,6 +257,6 @@ class _Context(TaskContext):
         """Return the connector's converters, predicates and transforms as a picklable object."""
         return ConfiguredPipeline.from_plugins(self._plugins, errors_max, json_texts=json_texts)
 
-    def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def report_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Report that all records before these offsets are durable."""
-        self._worker_task.report(offsets)
+        self._worker_task.report(offsets, metadata)

@@ -70,6 +70,8 @@ class SelfReadingSinkContext:
         self.pause_requested = False
         self.offsets: dict[TopicPartition, int] = {}
         """The offsets that the task has reported."""
+        self.metadata: dict[TopicPartition, str] = {}
+        """The metadata of the committed offsets."""
         self.stopping = threading.Event()
         self._committed = dict(committed or {})
         self._loop = LoopThread("self-reading-sink")
@@ -99,9 +101,14 @@ class SelfReadingSinkContext:
         """Return the committed offsets, including those that the task has reported."""
         return {**self._committed, **self.offsets}
 
-    def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store the offsets."""
+    def committed_metadata(self) -> Mapping[TopicPartition, str]:
+        """Return the metadata of the committed offsets."""
+        return {**dict.fromkeys(self.committed_offsets(), ""), **self.metadata}
+
+    def report_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """Store the offsets and their metadata."""
         self.offsets.update(offsets)
+        self.metadata.update(dict.fromkeys(offsets, metadata))
 
     def record_reader(self) -> KafkaRecordReader:
         """Return a picklable reader of the topics."""

@@ -121,7 +121,7 @@ class ConfiguredPipeline:
             policy=ErrorPolicy.from_config(config),
             errors_max=errors_max,
             json_texts=json_texts,
-            changes_topics=_any_changes_topics(plugins),
+            changes_topics=any_changes_topics(plugins),
             files=PluginFiles.collect(classes, (path for spec in used for path in spec.files)),
             secrets=frozenset(plugins.resolved_values),
         )
@@ -219,7 +219,7 @@ class _Failures:
         )
 
 
-def _any_changes_topics(plugins: Plugins) -> bool:
+def any_changes_topics(plugins: Plugins) -> bool:
     """Whether a transform may change topics. The transforms are created, because it may depend on their settings."""
     steps = plugins.make_steps()
     try:
