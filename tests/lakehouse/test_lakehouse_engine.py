@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
 from headrace.api.errors import ConnectError
@@ -47,9 +48,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def load(broker: BrokerProcess, tmp_path: Path) -> Iterator[Callable[..., Load]]:
     loads: list[Load] = []
 
-    def start(*topics: str, committed: Any = None, **props: str) -> Load:
+    def start(*topics: str, committed: Any = None, metadata: Any = None, path: Any = tmp_path, **props: str) -> Load:
         dotted = {key.replace("__", "."): value for key, value in props.items()}
-        loads.append(Load(broker.address, tmp_path, topics, dotted, committed=committed))
+        loads.append(Load(broker.address, path, topics, dotted, committed=committed, metadata=metadata))
         return loads[-1]
 
     yield start
@@ -107,6 +108,28 @@ def test_table_that_failed_to_commit_gets_its_rows_after_a_restart_and_the_other
     load("halves", **ROUTE_ODD).until_offsets(halves=10)
     found = [row["n"] for name in ("halves", "routed-halves") for row in rows_of(tmp_path / name)]
     assert Counter(found) == Counter(range(10))
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_task_fails_if_the_group_has_offsets_but_the_tables_of_a_routed_topic_are_in_another_directory(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path, format_: str
+) -> None:
+    topic, props = f"away-{format_}", {"lakehouse.format": format_, **ROUTE_ODD}
+    produce_marked(broker, topic, 0, 4)
+    first = load(topic, path=tmp_path / "a", **props)
+    first.until_offsets(**{topic: 4})
+    first.stop()
+    group = {"committed": first.context.offsets, "metadata": first.context.metadata}
+    produce_marked(broker, topic, 4, 2)
+    with pytest.raises(ConnectError, match=r"tables .* missing in .*/b, but group connect-sink has committed offset 4"):
+        load(topic, path=tmp_path / "b", **group, **props).until_offsets(**{topic: 6})
+    assert not (tmp_path / "b" / "_headrace").exists()
+    load(topic, path=tmp_path / "a", **group, **props).until_offsets(**{topic: 6})
+    # The offsets were reset, or set over REST, which removes the metadata.
+    load(topic, path=tmp_path / "b", committed={(topic, 0): 5}, **props).until_offsets(**{topic: 6})
+    other = load(topic, path=tmp_path / "b", **group, **props)
+    with pytest.raises(ConnectError, match="missing in"):
+        other.until_offsets(**{topic: 6})
 
 
 def test_topic_from_a_transform_that_is_no_table_name_is_a_bad_record(
@@ -218,9 +241,10 @@ class OffsetsContext:
 
     connector_name = "sink"
 
-    def __init__(self, load: Load, *, is_reset: bool = False) -> None:
+    def __init__(self, load: Load, *, is_reset: bool = False, changes_topics: bool = False) -> None:
         self.props = {**load.context.props, "topics": ",".join(load.context.topics)}
         self.is_reset = is_reset
+        self.changes_topics = changes_topics
         self.record_reader = load.context.record_reader
 
 
@@ -244,6 +268,40 @@ def test_position_that_is_set_over_rest_is_written_into_the_table(
     assert f"loads records of {topic}-0 from offset 0 again" in text
     third = load(topic, lakehouse__format=format_)
     third.until(lambda offsets: value_of(third, "rows-total") == 8)
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "parquet"])
+def test_position_that_goes_back_over_rest_is_written_into_all_tables_of_a_routed_topic(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path, format_: str
+) -> None:
+    topic, odd = f"back-{format_}", "folder/odd"
+    props = {**ROUTE_ODD, "transforms.route.replacement": odd, "lakehouse.format": format_}
+    produce_marked(broker, topic, 0, 6)
+    first = load(topic, **props)
+    first.until_offsets(**{topic: 6})
+    first.stop()
+    other = load(topic, name="other", **{**props, "lakehouse.table.name.format": "${topic}_other"})
+    other.until_offsets(**{topic: 6})
+    other.stop()
+    write_deltalake(tmp_path / "foreign", pa.table({"a": [1]}))
+    config = LakehouseSinkConfig.parse(first.context.props)
+    context: Any = OffsetsContext(first, changes_topics=True)
+    text = alter_table_offsets(config, context, {(topic, 0): {"kafka_offset": 3}})
+    is_iceberg = format_ == "iceberg"
+    names = f"default.{topic}, folder.odd" if is_iceberg else f"{tmp_path / topic}, {tmp_path / odd}"
+    assert f"loads records of {topic}-0 from offset 3 again, and the tables {names} then contain" in text
+    assert alter_table_offsets(config, context, {(topic, 0): {"kafka_offset": 3}}) == ""
+    again = load(topic, committed={(topic, 0): 3}, **props)
+    again.until_offsets(**{topic: 6})
+    assert value_of(again, "rows-total") == 3
+    again.stop()
+    reset: Any = OffsetsContext(first, is_reset=True, changes_topics=True)
+    assert f"loads records of {topic}-0 from offset 0 again" in alter_table_offsets(config, reset, {})
+    last = load(topic, **props)
+    last.until_offsets(**{topic: 6})
+    assert value_of(last, "rows-total") == 6
+    empty = LakehouseSinkConfig.parse({**first.context.props, "lakehouse.path": str(tmp_path / "empty")})
+    assert "No table that this worker finds" in alter_table_offsets(empty, context, {(topic, 0): {"kafka_offset": 3}})
 
 
 def value_of(load: Load, metric: str) -> float:

@@ -74,9 +74,11 @@ class Load:
         *,
         jobs: SparkJobs | None = None,
         committed: Mapping[tuple[str, int], int] | None = None,
+        metadata: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
         props = {"lakehouse.path": str(path), "lakehouse.trigger.interval.ms": "50", **props}
         self.context = Context(address, topics, props, regex, committed)
+        self.context.metadata.update(metadata or {})
         config = LakehouseSinkConfig.parse(self.context.props)
         self.jobs = jobs or InProcessJobs()
         self.session = LoadSession(config, self.context, props.get("name", "sink"), self.jobs)  # type: ignore[arg-type]

@@ -37,9 +37,9 @@ class Context(SelfReadingSinkContext):
         self.topics = tuple(topics)
         self.topics_regex = topics_regex
 
-    def report_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
+    def report_offsets(self, offsets: Mapping[tuple[str, int], int], metadata: str = "") -> None:
         """Store and print the reported offsets."""
-        super().report_offsets(offsets)
+        super().report_offsets(offsets, metadata)
         print(
             "reported", json.dumps({f"{topic}/{partition}": o for (topic, partition), o in offsets.items()}), flush=True
         )

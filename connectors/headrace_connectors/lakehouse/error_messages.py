@@ -20,6 +20,10 @@ _UNSUPPORTED = re.compile(r"Unsupported table features required: \[(.*)\]|Unsupp
 _FEATURE = re.compile(r'Unknown\("([^"]*)"\)')
 
 
+class UnsupportedTableError(ConnectError):
+    """The table has features that the sink does not support."""
+
+
 def error_text(error: BaseException) -> str:
     """Return the message of an error, without the colors and the backtrace that delta-rs adds."""
     if isinstance(error, OSError) and error.strerror:
@@ -51,9 +55,9 @@ def table_error(directory: Path | str, action: str, error: BaseException) -> Con
     return ConnectError(f"table {directory} cannot be {action}: {text}")
 
 
-def unsupported_features_error(directory: Path | str, action: str, features: str) -> ConnectError:
+def unsupported_features_error(directory: Path | str, action: str, features: str) -> UnsupportedTableError:
     """Return the error for a table with Delta features that are not supported."""
-    return ConnectError(
+    return UnsupportedTableError(
         f"table {directory} cannot be {action}: it has Delta features that this connector's Delta library does not"
         f" support ({features}); drop these features, or set another table name (lakehouse.table.name.format)"
     )

@@ -185,6 +185,13 @@ class LakehouseSinkConfig(S3AccessConfig):
         """The directory or S3 prefix of the tables, or None if only the Iceberg catalog knows it."""
         return TableUri.parse(self.path) if self.path else None
 
+    def local_tables(self) -> Path | None:
+        """Return the local directory of the tables, or None if they are on S3, or where an Iceberg catalog chooses."""
+        warehouse = self.originals.get("iceberg.catalog.warehouse", "") if self.format == "iceberg" else ""
+        path = self.path or (warehouse if warehouse.startswith(("/", "file:")) else "")
+        uri = TableUri.parse(path) if path else None
+        return None if uri is None or uri.is_s3 else uri.local
+
     def uses_s3(self) -> bool:
         """Whether tables may be on S3. An Iceberg catalog may choose a location on S3, or use Glue."""
         root = self.root

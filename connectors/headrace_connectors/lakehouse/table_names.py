@@ -9,7 +9,8 @@ TOPIC_VARIABLE = "${topic}"
 """The part of `lakehouse.table.name.format` that is replaced with the topic's name."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
-_RESERVED = ("_checkpoints", "_headrace")
+RESERVED = ("_checkpoints", "_headrace")
+"""Directories next to the tables that are no tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,6 @@ class TableNames:
 def name_problem(name: str) -> str | None:
     """Return what is wrong with a table's name, or None."""
     parts = name.split("/")
-    if not _TABLE_NAME.fullmatch(name) or any(part in (".", "..") for part in parts) or parts[0] in _RESERVED:
+    if not _TABLE_NAME.fullmatch(name) or any(part in (".", "..") for part in parts) or parts[0] in RESERVED:
         return "must be a relative path of letters, digits and . _ = -"
     return None

@@ -2,7 +2,8 @@
 
 The position of a partition is the offset in its topic's table. If a transform may change topics, the position is the
 group's committed offset instead, because a record of the partition may go to any table. It is reported only after all
-tables of a micro-batch have committed, and each table skips the records below its own offset.
+tables of a micro-batch have committed, and each table skips the records below its own offset. `location_id` checks then
+that the tables are on this machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.api.errors import ConnectError
 from headrace.api.record_access import OpenRecordReader, TopicDescription
@@ -21,6 +23,7 @@ from headrace_connectors.lakehouse.bad_records import BadRecordError
 from headrace_connectors.lakehouse.committers.base import BatchIdentity
 from headrace_connectors.lakehouse.driver.batch_loader import BatchLoader, LoadedBatch
 from headrace_connectors.lakehouse.driver.load_metrics import LoadMetrics
+from headrace_connectors.lakehouse.driver.location_id import check_location_id
 from headrace_connectors.lakehouse.driver.tables import Tables
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 from headrace_connectors.lakehouse.planner import Plan, Planner
@@ -43,6 +46,8 @@ class RunSettings:
     trigger_s: float
     start_at_latest: bool
     routes_by_transform: bool
+    directory: Path | None = None
+    """The local directory of the tables, or None if all machines see the same tables."""
 
 
 class LoadRun:
@@ -73,6 +78,7 @@ class LoadRun:
         self._topics: Mapping[str, TopicDescription] = {}
         self._position = TableOffsets()
         self._batch_id = 0
+        self._metadata = ""
 
     def run(self) -> None:
         """Load micro-batches until `changed` is set. Raises ConnectError, and ClusterUnavailableError."""
@@ -90,12 +96,18 @@ class LoadRun:
     # --- positions --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        settings, context = self._settings, self._context
+        if settings.routes_by_transform and settings.directory is not None:
+            group = f"connect-{settings.connector}"
+            self._metadata = check_location_id(
+                settings.directory, group, context.committed_offsets(), context.committed_metadata()
+            )
         topics = self._planner.describe_topics()
-        missing = sorted(set(self._context.topics) - topics.keys())
+        missing = sorted(set(context.topics) - topics.keys())
         if missing:
             logger.info("Topics %s do not exist yet, waiting until they are created", ", ".join(missing))
         self._follow_topics(topics)
-        self._context.report_offsets(dict(self._position.next_offsets))
+        context.report_offsets(dict(self._position.next_offsets), self._metadata)
 
     def _follow_topics(self, topics: Mapping[str, TopicDescription]) -> None:
         """Open the tables of new topics and partitions, and add their positions."""
@@ -173,7 +185,7 @@ class LoadRun:
             for key, offset in offsets.items()
             if self._settings.routes_by_transform or self._tables[names.name_of(key[0])].committer.exists()
         }
-        self._context.report_offsets(stored)
+        self._context.report_offsets(stored, self._metadata)
 
     def _check_not_cancelled(self) -> None:
         if self._changed.is_set():

@@ -68,6 +68,7 @@ class LoadSession:
             config.trigger_interval_ms / 1000,
             context.client_properties.get("auto.offset.reset") == "latest",
             pipeline.changes_topics,
+            config.local_tables(),
         )
         with reader_config.open() as reader, self._tables() as tables:
             planner = Planner(

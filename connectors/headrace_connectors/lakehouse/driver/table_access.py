@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.committers.base import TableCommitter
 from headrace_connectors.lakehouse.committers.formats import open_committer
+from headrace_connectors.lakehouse.driver.table_search import names_in_catalog, names_in_directory
+from headrace_connectors.lakehouse.error_messages import error_text
 from headrace_connectors.lakehouse.files.stores import FileStore
 from headrace_connectors.lakehouse.s3_access import S3Access, iceberg_properties
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
@@ -47,6 +50,19 @@ class TableAccess:
         committer = self._open(name)
         self._committers.append(committer)
         return committer
+
+    def find_names(self) -> list[str]:
+        """Return the names of all tables at the location of the connector's tables. Call `store` before.
+
+        Raises ConnectError if the tables cannot be listed.
+        """
+        try:
+            if self._config.format == "iceberg":
+                return sorted(names_in_catalog(self._connection().catalog()))
+            assert self._root is not None
+            return sorted(names_in_directory(FileStore(self._access), self._root, self._config.format))
+        except Exception as error:  # catalogs and file systems raise exceptions without a common base class
+            raise ConnectError(f"the tables of the connector cannot be listed: {error_text(error)}") from error
 
     def _open(self, name: str) -> TableCommitter:
         config = self._config

@@ -91,6 +91,12 @@ class FileStore:
                     info.path[len(base) :].lstrip("/"), int(info.size), int(info.mtime_ns or 0) // 1_000_000
                 )
 
+    def directories(self, location: str) -> tuple[str, ...]:
+        """Return the names of the directories in the location, or nothing if it does not exist."""
+        filesystem, base = self._resolve(location, "")
+        found = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
+        return tuple(sorted(info.base_name for info in found if info.type == fs.FileType.Directory))
+
     def _info(self, location: str, path: str) -> fs.FileInfo:
         filesystem, full_path = self._resolve(location, path)
         return filesystem.get_file_info(full_path)
