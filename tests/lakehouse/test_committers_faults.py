@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("deltalake")
 
 from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse.committers import slow_requests
 from headrace_connectors.lakehouse.committers.base import Commit, CommitOutcomeUnknownError, TableConflictError
 from support import s3, s3_faults
 from support.lakehouse_committers import (
@@ -134,6 +135,22 @@ def test_renewed_credentials_are_used_for_the_next_commit(table: Combination, se
     committer.use_access(s3_access(server))
     append(table, committer, 2, [3], offsets(t=3))
     assert numbers(table.read("t")) == [1, 2, 3]
+
+
+def test_log_says_that_s3_does_not_respond_while_requests_are_repeated(
+    table: Combination, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    committer = open_new(table)
+    append(table, committer, 0, [1], offsets(t=1))
+    assert not caplog.records
+    monkeypatch.setattr(slow_requests, "WARN_S", 0.1)
+    for action in ("committing to", "reading"):
+        proxy.add(S3Fault(lambda *_: True, 1, delay_s=1.0))
+        if action == "reading":
+            committer.load(T0)
+        else:
+            append(table, committer, 1, [2], offsets(t=2))
+        assert f"/t: {action} it takes longer than 0.1 s, because S3 does not respond" in caplog.text
 
 
 def test_table_that_cannot_be_read_is_named_with_the_cause(table: Combination, proxy: FaultyS3) -> None:

@@ -55,7 +55,7 @@ def iceberg_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def s3_access(server: S3Server) -> S3Access:
-    return S3Access(server.access_key, server.secret, region="us-east-1", endpoint=server.url)
+    return S3Access(server.access_key, server.secret, region="us-east-1", endpoint=server.url, ca_file=server.ca_file)
 
 
 def connect(

@@ -193,7 +193,7 @@ def delta_local(directory: Path) -> Combination:
 
 
 def s3_access(server: S3Server) -> S3Access:
-    return S3Access(server.access_key, server.secret, region="us-east-1", endpoint=server.url)
+    return S3Access(server.access_key, server.secret, region="us-east-1", endpoint=server.url, ca_file=server.ca_file)
 
 
 def s3_filesystem(server: S3Server) -> pa_fs.FileSystem:

@@ -13,6 +13,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError
 
+from support.certificates import Certificates
 from support.ports import free_port
 
 BUCKET = "lake"
@@ -26,11 +27,14 @@ class S3Server:
     url: str
     access_key: str = "key"
     secret: str = "secret"
+    ca_file: str | None = None
+    """The file with the certificate authority of a server with TLS."""
 
     def client(self) -> Any:
         """Return a boto3 client of the server."""
         return boto3.client("s3", endpoint_url=self.url, region_name="us-east-1",
-                            aws_access_key_id=self.access_key, aws_secret_access_key=self.secret)  # fmt: skip
+                            aws_access_key_id=self.access_key, aws_secret_access_key=self.secret,
+                            verify=self.ca_file)  # fmt: skip
 
     def props(self) -> dict[str, str]:
         """Return the configuration of a sink that writes to the bucket."""
@@ -63,12 +67,19 @@ class S3Server:
 
 
 @contextmanager
-def running(port: int | None = None) -> Iterator[S3Server]:
-    """Run a server on `port`, or on a free port if `port` is None. Stop the server at the end."""
+def running(port: int | None = None, certificates: Certificates | None = None) -> Iterator[S3Server]:
+    """Run a server on `port`, or on a free port if `port` is None. Stop the server at the end.
+
+    With `certificates`, the server has TLS.
+    """
     port = port or free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    if certificates is not None:
+        command += ["-s", "-c", str(certificates.server), "-k", str(certificates.server)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     server = S3Server(f"http://127.0.0.1:{port}")
+    if certificates is not None:
+        server = S3Server(f"https://127.0.0.1:{port}", ca_file=str(certificates.authority))
     yield from serve(process, server)
 
 

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+CA_FILE_PROPERTY = "headrace.s3.ca-file"
+DELTA_RETRY_S = 60
+"""delta-rs repeats a request for this time at most, by default for three minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
@@ -54,7 +58,7 @@ def delta_storage_options(access: S3Access) -> dict[str, str]:
     """Return the storage options of delta-rs. They contain secrets.
 
     A commit creates the log's file only if it does not exist (`If-None-Match: *`), so two writers cannot overwrite
-    each other's commits.
+    each other's commits. There is no option for `ca_file`: see `trust_in_delta`.
     """
     return _without_none(
         {
@@ -67,15 +71,16 @@ def delta_storage_options(access: S3Access) -> dict[str, str]:
             "aws_virtual_hosted_style_request": str(not access.path_style).lower(),
             "aws_conditional_put": "etag",
             "proxy_url": access.proxy,
+            "connect_timeout": "10s",
+            "retry_timeout": f"{DELTA_RETRY_S}s",
         }
     )
 
 
 def iceberg_properties(access: S3Access) -> dict[str, str]:
-    """Return the properties of pyiceberg's `PyArrowFileIO`. They contain secrets."""
+    """Return the properties of `TableFileIO`, which are pyiceberg's and `CA_FILE_PROPERTY`. They contain secrets."""
     return _without_none(
         {
-            "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
             "s3.access-key-id": access.access_key,
             "s3.secret-access-key": access.secret_key,
             "s3.session-token": access.session_token,
@@ -83,8 +88,37 @@ def iceberg_properties(access: S3Access) -> dict[str, str]:
             "s3.endpoint": access.endpoint,
             "s3.force-virtual-addressing": str(not access.path_style).lower(),
             "s3.proxy-uri": access.proxy,
+            CA_FILE_PROPERTY: access.ca_file,
             "s3.connect-timeout": "10",
         }
+    )
+
+
+def access_of_properties(properties: Mapping[str, str]) -> S3Access | None:
+    """Return the access that the properties of a table's `FileIO` describe, or None if they contain no credentials.
+
+    A REST catalog may have added credentials for the table. Then, the other properties of `iceberg_properties` are
+    still those of the connector, unless the catalog has replaced them.
+    """
+    key, secret, token, region = (
+        properties.get(f"s3.{name}") or properties.get(f"client.{name}")
+        for name in ("access-key-id", "secret-access-key", "session-token", "region")
+    )
+    if not key or not secret:
+        return None
+    virtual = properties.get("s3.force-virtual-addressing", "false").lower() == "true"
+    path_style = properties.get("s3.path-style-access", str(not virtual)).lower() == "true"
+    expires_ms = properties.get("s3.session-token-expires-at-ms")
+    return S3Access(
+        access_key=key,
+        secret_key=secret,
+        session_token=token or None,
+        expires_ms=int(expires_ms) if expires_ms else None,
+        region=region or None,
+        endpoint=properties.get("s3.endpoint") or None,
+        path_style=path_style,
+        ca_file=properties.get(CA_FILE_PROPERTY) or None,
+        proxy=properties.get("s3.proxy-uri") or None,
     )
 
 

@@ -15,9 +15,11 @@ property) is retried on the new version of the table. On S3, a commit is a condi
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import unquote
 
@@ -47,13 +49,14 @@ from headrace_connectors.lakehouse.committers.delta_schema import (
     value_text,
 )
 from headrace_connectors.lakehouse.committers.recovery import RecoveringCommitter
+from headrace_connectors.lakehouse.committers.slow_requests import slow_requests_logged
 from headrace_connectors.lakehouse.error_messages import error_text, unsupported_features, unsupported_features_error
 from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.statistics import INDEXED_COLUMNS, delta_statistics
 from headrace_connectors.lakehouse.files.stores import FileStore
 from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
-from headrace_connectors.lakehouse.s3_access import S3Access, delta_storage_options
+from headrace_connectors.lakehouse.s3_access import DELTA_RETRY_S, S3Access, delta_storage_options
 from headrace_connectors.lakehouse.table_uri import TableUri
 
 _INDEXED_COLUMNS_KEY = "delta.dataSkippingNumIndexedCols"
@@ -88,6 +91,21 @@ class DeltaCommitter(RecoveringCommitter):
     def _set_access(self, access: S3Access | None) -> None:
         self._store = FileStore(access)
         self._options = delta_storage_options(access) if access is not None else {}
+        if access is not None and access.ca_file is not None:
+            trust_in_delta(access.ca_file)
+
+    def load(self, partitions: Iterable[TopicPartition] = ()) -> TableOffsets:
+        """Read the table. Log a warning if S3 does not respond."""
+        with self._slow_requests_logged("reading it"):
+            return super().load(partitions)
+
+    def commit(self, commit: Commit) -> None:
+        """Commit. Log a warning if S3 does not respond."""
+        with self._slow_requests_logged("committing to it"):
+            super().commit(commit)
+
+    def _slow_requests_logged(self, action: str) -> AbstractContextManager[None]:
+        return slow_requests_logged(self.location, action, DELTA_RETRY_S) if self._uri.is_s3 else nullcontext()
 
     def exists(self) -> bool:
         """Whether the table exists."""
@@ -305,6 +323,15 @@ class DeltaCommitter(RecoveringCommitter):
 
     def _delete(self, path: str) -> None:
         self._store.delete(self.location, path)
+
+
+def trust_in_delta(ca_file: str) -> None:
+    """Let delta-rs trust the certificates in `ca_file` only, unless the environment of the worker says otherwise.
+
+    delta-rs has no other setting than these variables of OpenSSL.
+    """
+    if "SSL_CERT_DIR" not in os.environ:
+        os.environ.setdefault("SSL_CERT_FILE", ca_file)
 
 
 def _partition_transactions(connector: str, offsets: Mapping[TopicPartition, int]) -> list[Transaction]:

@@ -19,13 +19,13 @@ from typing import Any
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NotInstalledError, OAuthError, UnauthorizedError
-from pyiceberg.io import ARROW_FILE_IO
 from requests import Session
 from requests.exceptions import ConnectionError as UnreachableError
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, Timeout
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.redaction import redact_passwords
+from headrace_connectors.lakehouse.committers.iceberg_io import TABLE_FILE_IO
 from headrace_connectors.lakehouse.s3_access import S3Access, iceberg_properties
 from headrace_connectors.lakehouse.table_uri import TableUri
 
@@ -154,12 +154,16 @@ def _nested(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _RestCatalog(RestCatalog):
-    """A REST catalog whose requests have a timeout."""
+    """A REST catalog whose requests, also those for tokens, have a timeout and trust `ssl.cabundle`."""
 
-    def _create_session(self) -> Session:
-        session = super()._create_session()
-        session.request = partial(session.request, timeout=_REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
-        return session
+    def _config_headers(self, session: Session) -> None:
+        """Set up a new session. pyiceberg calls this method before the session is used."""
+        super()._config_headers(session)
+        arguments: dict[str, Any] = {"timeout": _REQUEST_TIMEOUT_S}
+        authorities = self.properties.get("ssl", {}).get("cabundle")
+        if authorities is not None:  # otherwise REQUESTS_CA_BUNDLE in the environment would replace them
+            arguments["verify"] = authorities
+        session.request = partial(session.request, **arguments)  # type: ignore[method-assign]
 
 
 def open_catalog(config: CatalogConfig, io: Mapping[str, str] | None = None) -> Catalog:
@@ -167,7 +171,7 @@ def open_catalog(config: CatalogConfig, io: Mapping[str, str] | None = None) -> 
 
     Raises pyiceberg's and the drivers' errors; `catalog_error` converts them.
     """
-    properties: dict[str, Any] = {**(io or {}), **config.properties, "py-io-impl": ARROW_FILE_IO}
+    properties: dict[str, Any] = {**(io or {}), **config.properties, "py-io-impl": TABLE_FILE_IO}
     if config.type == "glue":
         properties = _glue_properties(properties)
     if config.type == "rest":

@@ -109,7 +109,7 @@ class FileStore:
     def _s3(self) -> fs.S3FileSystem:
         if self.access is None:
             raise OSError("there are no S3 credentials for this location")
-        return _s3_file_system(self.access)
+        return s3_file_system(self.access)
 
 
 _file_systems: dict[S3Access, fs.S3FileSystem] = {}
@@ -117,7 +117,8 @@ _file_systems: dict[S3Access, fs.S3FileSystem] = {}
 _FILE_SYSTEMS_MAX = 4
 
 
-def _s3_file_system(access: S3Access) -> fs.S3FileSystem:
+def s3_file_system(access: S3Access) -> fs.S3FileSystem:
+    """Return the file system with these credentials. A process has one of them for all tables."""
     found = _file_systems.get(access)
     if found is None:
         while len(_file_systems) >= _FILE_SYSTEMS_MAX:

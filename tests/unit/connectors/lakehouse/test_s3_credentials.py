@@ -192,9 +192,10 @@ def test_options_of_pyarrow_delta_and_iceberg_have_all_settings() -> None:
         "aws_virtual_hosted_style_request": "true",
         "aws_conditional_put": "etag",
         "proxy_url": "http://p:1",
+        "connect_timeout": "10s",
+        "retry_timeout": "60s",
     }
     assert iceberg_properties(ACCESS) == {
-        "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
         "s3.access-key-id": "key",
         "s3.secret-access-key": "hidden-secret",
         "s3.session-token": "token",
@@ -202,6 +203,7 @@ def test_options_of_pyarrow_delta_and_iceberg_have_all_settings() -> None:
         "s3.endpoint": "http://store:9000/base/",
         "s3.force-virtual-addressing": "true",
         "s3.proxy-uri": "http://p:1",
+        "headrace.s3.ca-file": "ca.pem",
         "s3.connect-timeout": "10",
     }
 
