@@ -44,6 +44,8 @@ class FaultyS3:
     faults: list[S3Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     applied: int = 0
+    rewrite: Callable[[str, str, bytes], bytes] | None = None
+    """Returns the body of a response instead of the server's, by method, path and the server's body."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, fault: S3Fault) -> None:
@@ -113,6 +115,8 @@ def faulty(target: S3Server) -> Iterator[FaultyS3]:
 
         def _forward(self, body: bytes, cut: int) -> None:
             response, data = forward(self, body)
+            if proxy.rewrite is not None:
+                data = proxy.rewrite(self.command, self.path, data)
             self.send_response_only(response.status)
             for name, value in response.getheaders():
                 if name.lower() not in ("transfer-encoding", "content-length", "connection"):

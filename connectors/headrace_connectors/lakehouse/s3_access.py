@@ -29,6 +29,11 @@ class S3Access:
     ca_file: str | None = None
     proxy: str | None = None
 
+    @property
+    def has_credentials(self) -> bool:
+        """Whether there are credentials. Without them, only a catalog can vend some for a table."""
+        return bool(self.access_key)
+
     def __repr__(self) -> str:
         return f"S3Access(endpoint={self.endpoint!r}, region={self.region!r}, expires_ms={self.expires_ms!r})"
 
@@ -81,8 +86,8 @@ def iceberg_properties(access: S3Access) -> dict[str, str]:
     """Return the properties of `TableFileIO`, which are pyiceberg's and `CA_FILE_PROPERTY`. They contain secrets."""
     return _without_none(
         {
-            "s3.access-key-id": access.access_key,
-            "s3.secret-access-key": access.secret_key,
+            "s3.access-key-id": access.access_key or None,
+            "s3.secret-access-key": access.secret_key or None,
             "s3.session-token": access.session_token,
             "s3.region": access.region,
             "s3.endpoint": access.endpoint,

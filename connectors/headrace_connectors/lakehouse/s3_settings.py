@@ -36,14 +36,15 @@ class AccessProvider:
         self._access: S3Access | None = None
         self._resolved_s = 0.0
 
-    def current(self, valid_for_s: float = 0.0) -> S3Access:
+    def current(self, valid_for_s: float = 0.0, *, required: bool = True) -> S3Access:
         """Return credentials that are valid for at least `valid_for_s` seconds, if the provider issues such.
 
-        Returns an equal object as long as the credentials do not change. Raises ConnectError if there are none.
+        Returns an equal object as long as the credentials do not change. If there are none, raises ConnectError, or
+        returns an object without credentials if they are not `required`.
         """
         now = self._clock()
         if self._access is None or self._is_old(now) or self._remaining_s(self._access, now) < valid_for_s:
-            self._access = self._resolve()
+            self._access = self._resolve(required)
             self._resolved_s = now
             remaining = self._remaining_s(self._access, now)
             if remaining <= 0:
@@ -59,7 +60,7 @@ class AccessProvider:
     def _remaining_s(access: S3Access, now: float) -> float:
         return float("inf") if access.expires_ms is None else access.expires_ms / 1000 - now
 
-    def _resolve(self) -> S3Access:
+    def _resolve(self, required: bool) -> S3Access:
         from botocore.exceptions import BotoCoreError, ClientError
 
         from headrace_connectors.s3.bucket import create_session, proxy_url, uses_path_style
@@ -71,12 +72,12 @@ class AccessProvider:
             credentials = found.get_frozen_credentials() if found is not None else None
         except (BotoCoreError, ClientError) as error:
             raise ConnectError(f"S3 credentials cannot be obtained: {error}; {_ADVICE}") from error
-        if credentials is None:
+        if credentials is None and required:
             raise ConnectError(f"there are no S3 credentials; {_ADVICE}")
         return S3Access(
-            access_key=credentials.access_key,
-            secret_key=credentials.secret_key,
-            session_token=credentials.token,
+            access_key=credentials.access_key if credentials is not None else "",
+            secret_key=credentials.secret_key if credentials is not None else "",
+            session_token=credentials.token if credentials is not None else None,
             expires_ms=_expiry_ms(found),
             region=config.region,
             endpoint=config.store_url or None,

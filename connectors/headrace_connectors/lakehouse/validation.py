@@ -64,11 +64,12 @@ def check_environment(config: LakehouseSinkConfig) -> Iterator[ConfigError]:
 
         yield from check_bucket(config, config.root, conditional_writes=config.format == "delta")
     if config.format == "iceberg":
-        from headrace_connectors.lakehouse.committers.iceberg_catalog import catalog_errors
+        from headrace_connectors.lakehouse.committers.iceberg_catalog import catalog_errors, may_vend_credentials
         from headrace_connectors.lakehouse.s3_settings import AccessProvider
 
         try:
-            access = AccessProvider(config).current() if config.uses_s3() else None
+            required = not may_vend_credentials(config.originals, config.root)
+            access = AccessProvider(config).current(required=required) if config.uses_s3() else None
         except ConnectError as error:
             yield ConfigError.with_text("aws.access.key.id", str(error))
         else:

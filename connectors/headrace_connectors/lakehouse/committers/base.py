@@ -171,6 +171,14 @@ class TableCommitter(ABC):
         """
         return
 
+    def vended_access(self, valid_for_s: float) -> S3Access | None:
+        """Return the S3 credentials that the table's catalog has vended for it, or None if there are none.
+
+        Renews credentials that expire within `valid_for_s` seconds. Raises ConnectError if the table is on S3, but
+        neither the catalog nor the connector's configuration has credentials.
+        """
+        return None
+
     def discard(self, files: Sequence[DataFile]) -> None:
         """Delete files that were never part of any commit. Errors are logged, because upkeep removes such files."""
         return

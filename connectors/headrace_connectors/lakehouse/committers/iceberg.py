@@ -85,6 +85,8 @@ from headrace_connectors.lakehouse.table_uri import TableUri, TableUriError
 
 _READ_ATTEMPTS = 5
 _READ_RETRY_S = 0.05
+_RENEW_S = 300.0
+"""The table is loaded again after this time if it is not known when its vended credentials expire."""
 _REFUSALS = (
     BadRequestError,
     ForbiddenError,
@@ -158,6 +160,7 @@ class IcebergCommitter(RecoveringCommitter):
         self._connection = connection
         self._table_location = table_location
         self._table: Table | None = None
+        self._loaded_s = 0.0
         self._snapshot_id = 0
         """The id of the snapshot that the last attempt to commit would have created."""
         self._is_committing = False
@@ -206,6 +209,7 @@ class IcebergCommitter(RecoveringCommitter):
 
     def _set_table(self, table: Table | None) -> None:
         self._table = table
+        self._loaded_s = time.time()
         if table is None:
             self._columns, self._layout = None, FileLayout()
             return
@@ -307,6 +311,28 @@ class IcebergCommitter(RecoveringCommitter):
                 f"table {self.location}: another process has loaded records of this connector;"
                 " check whether the connector is running twice"
             )
+
+    def vended_access(self, valid_for_s: float) -> S3Access | None:
+        if self._table is None:
+            return None
+        access = self._connection.vended_access(self._table)
+        if access is not None and self._must_renew(access, valid_for_s):
+            self.use_access(access)
+            access = self._connection.vended_access(self._table)
+        location = self.data_location()
+        if access is None and location is not None and TableUri.parse(location).is_s3:
+            problem = self._connection.missing_credentials(self._table)
+            if problem is not None:
+                raise ConnectError(f"table {self.location} is at {location}: {problem}")
+        return access
+
+    def _must_renew(self, access: S3Access, valid_for_s: float) -> bool:
+        """Whether the table must be loaded again, because its credentials expire soon or may have been replaced."""
+        now_s = time.time()
+        if access.expires_ms is None:
+            return now_s - self._loaded_s > _RENEW_S
+        expires_s = access.expires_ms / 1000
+        return expires_s - now_s < min(valid_for_s, (expires_s - self._loaded_s) / 2)
 
     def commit(self, commit: Commit) -> None:
         self._is_committing, self._is_pending = True, False

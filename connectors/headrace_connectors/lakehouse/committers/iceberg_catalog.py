@@ -19,6 +19,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NotInstalledError, OAuthError, UnauthorizedError
+from pyiceberg.table import Table
 from requests import Session
 from requests.exceptions import ConnectionError as UnreachableError
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, Timeout
@@ -26,7 +27,7 @@ from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, Timeou
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.redaction import redact_passwords
 from headrace_connectors.lakehouse.committers.iceberg_io import TABLE_FILE_IO
-from headrace_connectors.lakehouse.s3_access import S3Access, iceberg_properties
+from headrace_connectors.lakehouse.s3_access import S3Access, access_of_properties, iceberg_properties
 from headrace_connectors.lakehouse.table_uri import TableUri
 
 CATALOG_KEY = "iceberg.catalog"
@@ -43,6 +44,7 @@ _IGNORED = ("io-impl", "lock-impl", "metrics-reporter-impl")
 _REJECTED = {
     "catalog-impl": "names a Java class, which this sink does not load; set iceberg.catalog.type instead",
     "py-catalog-impl": "is not supported; set iceberg.catalog.type instead",
+    "s3.signer": "is not supported: the sink signs its requests to S3 itself; let the catalog vend credentials",
     "py-io-impl": "is not supported: files are always read and written with Apache Arrow's file systems",
 }
 _OTHER_TYPES = {
@@ -52,6 +54,7 @@ _OTHER_TYPES = {
 }
 _REQUIRED = {"rest": ("uri",), "sql": ("uri", "warehouse"), "glue": (), "hive": ("uri",)}
 _NESTED = ("auth", "ssl")
+_DELEGATION_HEADER = "header.x-iceberg-access-delegation"
 logger = logging.getLogger(__name__)
 
 
@@ -84,6 +87,9 @@ def parse_catalog(config: Mapping[str, str], root: TableUri | None) -> CatalogCo
     """
     given = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX) and value}
     errors = [ConfigError(PREFIX + key, given[key], text) for key, text in _REJECTED.items() if key in given]
+    for key, text in given.items():
+        if key.lower() == _DELEGATION_HEADER and text.strip().lower() == "remote-signing":
+            errors.append(ConfigError(PREFIX + key, text, "is not supported; the other value is vended-credentials"))
     for key in _IGNORED:
         if given.pop(key, None) is not None:
             logger.warning("%s%s has no effect, because it names a Java class", PREFIX, key)
@@ -225,6 +231,31 @@ class CatalogConnection:
         if catalog is None:
             catalog = self._local.catalog = open_catalog(self.config, self._io)
         return catalog
+
+    def vended_access(self, table: Table) -> S3Access | None:
+        """Return the S3 credentials that a REST catalog has vended for the table, or None if there are none."""
+        found = access_of_properties(table.io.properties) if self.config.type == "rest" else None
+        return None if found is None or found.access_key == self._io.get("s3.access-key-id") else found
+
+    def missing_credentials(self, table: Table) -> str | None:
+        """Return what to do if a table on S3 has no vended credentials, or None if the connector has credentials."""
+        if "s3.access-key-id" in self._io:
+            return None
+        properties = table.io.properties
+        signs = properties.get("s3.remote-signing-enabled", "").lower() == "true" or "s3.signer" in properties
+        offered = "signs requests (remote signing), which is not supported" if signs else "vends none"
+        return (
+            f"there are no S3 credentials, and the catalog {offered}; let the catalog vend credentials, or set"
+            " aws.access.key.id and aws.secret.access.key"
+        )
+
+
+def may_vend_credentials(config: Mapping[str, str], root: TableUri | None) -> bool:
+    """Whether the catalog of a connector's configuration may have S3 credentials for its tables."""
+    try:
+        return parse_catalog(config, root).type == "rest"
+    except ConfigErrors:
+        return False
 
 
 def _create_directory_of_database(uri: str) -> None:

@@ -133,6 +133,7 @@ class LoadSession:
             yield tables
         finally:
             tables.close()
+            self._access.close()
 
     def _check_table(self, committer: TableCommitter) -> None:
         columns = committer.columns()

@@ -29,10 +29,15 @@ class TableAccess:
         self._connector = connector
         self._root = config.root
         self._provider: AccessProvider | None = None
+        self._may_vend = False
         if config.uses_s3():
             from headrace_connectors.lakehouse.s3_settings import AccessProvider
 
             self._provider = AccessProvider(config)
+            if config.format == "iceberg":
+                from headrace_connectors.lakehouse.committers.iceberg_catalog import may_vend_credentials
+
+                self._may_vend = may_vend_credentials(config.originals, config.root)
         self._access: S3Access | None = None
         self._catalog: CatalogConnection | None = None
         self._committers: list[TableCommitter] = []
@@ -40,10 +45,15 @@ class TableAccess:
     def store(self) -> FileStore:
         """Return the file systems for the next job. Raises ConnectError if there are no valid credentials."""
         if self._provider is not None:
-            access = self._provider.current(_JOB_S)
+            access = self._provider.current(_JOB_S, required=not self._may_vend)
             if access != self._access:
                 self._use(access)
-        return FileStore(self._access)
+        vended = {committer.data_location(): committer.vended_access(_JOB_S) for committer in self._committers}
+        return FileStore(self._access, {place: access for place, access in vended.items() if place and access})
+
+    def close(self) -> None:
+        """Forget the committers that `open` has returned."""
+        self._committers.clear()
 
     def open(self, name: str) -> TableCommitter:
         """Return the committer of the table with that name."""

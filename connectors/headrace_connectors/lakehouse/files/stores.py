@@ -7,8 +7,8 @@ It connects when it is first used in a process.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from io import FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,11 +37,12 @@ class StoredFile(NamedTuple):
 class FileStore:
     """Reads and writes the files of tables. `access` is necessary for locations in S3.
 
-    A location is a local directory or a URI with the scheme file, s3 or s3a, and a path is relative to it. All methods
-    raise OSError.
+    `accesses` has the locations for which a catalog has vended other credentials. A location is a local directory or a
+    URI with the scheme file, s3 or s3a, and a path is relative to it. All methods raise OSError.
     """
 
     access: S3Access | None = None
+    accesses: Mapping[str, S3Access] = field(default_factory=dict)
 
     def open_output(self, location: str, path: str) -> Any:
         """Return a PyArrow output stream to a new file. Creates the file's directory.
@@ -51,7 +52,7 @@ class FileStore:
         """
         uri = TableUri.parse(location) / path
         if uri.is_s3:
-            return pa.PythonFile(_UploadedFile(self._s3(), _s3_path(uri)), mode="w")
+            return pa.PythonFile(_UploadedFile(self._s3(location), _s3_path(uri)), mode="w")
         _make_directories(uri.local.parent)
         return pa.PythonFile(_SyncedFile(uri.local), mode="w")
 
@@ -104,12 +105,13 @@ class FileStore:
     def _resolve(self, location: str, path: str) -> tuple[fs.FileSystem, str]:
         uri = TableUri.parse(location)
         uri = uri / path if path else uri
-        return (self._s3(), _s3_path(uri)) if uri.is_s3 else (fs.LocalFileSystem(), uri.path)
+        return (self._s3(location), _s3_path(uri)) if uri.is_s3 else (fs.LocalFileSystem(), uri.path)
 
-    def _s3(self) -> fs.S3FileSystem:
-        if self.access is None:
+    def _s3(self, location: str) -> fs.S3FileSystem:
+        access = self.accesses.get(location, self.access)
+        if access is None or not access.has_credentials:
             raise OSError("there are no S3 credentials for this location")
-        return s3_file_system(self.access)
+        return s3_file_system(access)
 
 
 _file_systems: dict[S3Access, fs.S3FileSystem] = {}

@@ -175,6 +175,15 @@ def test_check_reports_a_uri_without_a_scheme() -> None:
     assert "not an HTTP URL" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("key", "text"), [("s3.signer", "S3V4RestSigner"), ("header.X-Iceberg-Access-Delegation", "remote-signing")]
+)
+def test_remote_signing_is_refused(key: str, text: str) -> None:
+    (error,) = _errors({"iceberg.catalog.uri": "http://catalog", f"iceberg.catalog.{key}": text})
+    assert f"iceberg.catalog.{key}: is not supported" in error
+    assert "credentials" in error
+
+
 def test_several_threads_can_open_a_new_sql_catalog_at_once(tmp_path: Path) -> None:
     for number in range(5):
         config = parse_catalog({}, TableUri(str(tmp_path / str(number))))
