@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from support import preloaded
 from support.examples import examples
 from support.slow_processes import slow_processes
 
@@ -77,6 +78,13 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[object]:
         return (yield)
     with slow_processes():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Let tests with these markers, and their fixtures, start programs with all their imports."""
+    preloaded.is_enabled = not any(item.get_closest_marker(name) for name in ("timed", "cold_start"))
+    return (yield)
 
 
 def pytest_unconfigure() -> None:

@@ -18,7 +18,7 @@ from support.broker import BrokerProcess, running_broker
 from support.random_messages import random_message
 from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.cold_start]
 
 NODE_ID = 5771
 """Random requests contain only small node ids, so no UnregisterBroker request unregisters this node."""

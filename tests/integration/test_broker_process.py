@@ -32,7 +32,7 @@ from support.processes import is_alive
 from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
 from support.worker import wait_for
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.cold_start]
 
 # CPU times, in units of support.cpu_time
 BLOCKED_LOOPS_MAX = 30

@@ -16,7 +16,7 @@ import pytest
 from support.processes import command_line
 from support.worker import Worker
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.cold_start]
 
 HANG_S = 40
 """The processes of a worker would exist for much longer than this if nothing ended them: they sleep for 1000 s."""

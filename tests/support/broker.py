@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.preloaded import PreloadedPopen
+
 _READY = re.compile(r"^headrace broker \d+ serves (\S+?)(?:,.*)? \(started in (\d+) ms\)$", re.MULTILINE)
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 60
@@ -57,7 +59,7 @@ class BrokerProcess:
         for key, value in self.properties.items():
             command += ["--property", f"{key}={value}"]
         with open(self._log_path, "ab") as log:
-            self._process = subprocess.Popen(
+            self._process = PreloadedPopen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[read_fd]
             )
         os.close(read_fd)

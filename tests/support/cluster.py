@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support.commands import run_command
+from support.preloaded import PreloadedPopen
 
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 60
@@ -53,7 +54,7 @@ class ClusterProcess:
         command += ["--nodes", str(self.nodes), "--base-port", str(self.base_port), *arguments]
         command += [word for key, value in self.properties.items() for word in ("--property", f"{key}={value}")]
         with self._output.open("ab") as output:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self._process = PreloadedPopen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
     @property
     def output(self) -> str:

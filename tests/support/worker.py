@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from support.commands import run_process
 from support.ports import free_port
+from support.preloaded import PreloadedPopen
 
 CONVERTERS = {
     "key.converter": "org.apache.kafka.connect.json.JsonConverter",
@@ -80,9 +82,11 @@ class Worker:
     def launch(self) -> None:
         """Start the worker without waiting."""
         with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
-            )
+            self._process = PreloadedPopen(self.command(), stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """Run a worker that exits because of an error."""
+        return run_process(self.command())
 
     def terminate(self) -> None:
         """Send SIGTERM to the worker."""
