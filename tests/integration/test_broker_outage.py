@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.ports import free_port
+from support.preloaded import PreloadedPopen
 from support.worker import Worker, wait_for
 
 pytestmark = pytest.mark.integration
@@ -27,15 +28,15 @@ class Broker:
             f"node.id=1\nlisteners=PLAINTEXT://{self.address}\nlog.dirs={directory}/log\n"
             "offsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
         )
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the broker and wait until it accepts requests."""
         command = [sys.executable, "-m", "headrace_broker.server", str(self._file)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = PreloadedPopen(command, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         with self._process.stdout as output:
-            assert "serves" in output.readline()
+            assert b"serves" in output.readline()
 
     def end(self, number: int) -> None:
         """Send the signal `number` to the broker, and wait until the broker has exited."""

@@ -18,6 +18,7 @@ import pytest
 from headrace.stores import java_hashmap
 from headrace_broker.protocol import KAFKA_VERSION
 from support.broker import running_broker
+from support.commands import run_command, run_process
 from support.ports import free_port
 from support.processes import command_line
 from support.shared_worker import SharedWorkers
@@ -444,7 +445,7 @@ def test_worker_exits_with_an_error_that_names_the_invalid_or_missing_key_of_its
 def test_worker_exits_with_an_error_if_a_converter_class_is_unknown(tmp_path: Path) -> None:
     """The error contains the configuration key, the unknown class name and a similar class name."""
     worker = Worker(tmp_path, {"value.converter": "org.apache.kafka.connect.json.JsonConvertor"})
-    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=120, check=False)
+    result = worker.run()
     assert result.returncode == 2
     assert "value.converter=org.apache.kafka.connect.json.JsonConvertor" in result.stderr
     assert "Did you mean JsonConverter?" in result.stderr
@@ -469,7 +470,7 @@ def test_worker_exits_without_a_traceback_if_a_converter_fails_or_hangs_in_confi
     if "sleep" in configure:
         settings["connector.validation.timeout.ms"] = "1500"
     worker = Worker(tmp_path, settings)
-    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=120, check=False)
+    result = worker.run()
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -490,6 +491,7 @@ def test_sigterm_stops_a_starting_worker_while_a_converter_hangs_in_configure(tm
     assert "Traceback" not in log
 
 
+@pytest.mark.cold_start
 def test_standalone_worker_without_connectors_has_only_the_embedded_broker_as_child_process(
     new_worker: Worker,
 ) -> None:
@@ -503,7 +505,7 @@ def test_standalone_worker_without_connectors_has_only_the_embedded_broker_as_ch
 def test_worker_reports_every_invalid_connector_file_before_it_exits(tmp_path: Path) -> None:
     worker = Worker(tmp_path, connectors=[tmp_path / "none.properties", tmp_path / "nameless.json"])
     (tmp_path / "nameless.json").write_text('{"connector.class": "FileStreamSource"}')
-    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=120, check=False)
+    result = worker.run()
     assert result.returncode == 3
     assert "none.properties: no such file" in result.stderr
     assert "nameless.json: the connector has no name" in result.stderr
@@ -515,7 +517,7 @@ def test_worker_with_an_invalid_connector_file_exits_with_errors_that_name_the_c
     path = tmp_path / "c.properties"
     path.write_text("name=c\nconnector.class=FileStreamSource\ntpic=x\nfile=${env:HEADRACE_NOT_SET}\n")
     worker = Worker(tmp_path, connectors=[path])
-    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=120, check=False)
+    result = worker.run()
     assert result.returncode == 3
     assert re.search(r'c\.properties: (.*\n){1,3}.*"topic"', result.stderr)
     assert result.stderr.count("tpic is ignored; did you mean topic?") == 1
@@ -533,7 +535,7 @@ def test_worker_creates_connectors_in_the_order_of_its_files_and_stops_at_the_fi
     for path in (paths[0], paths[2]):
         path.write_text(f"{path.read_text()}topic=t\n")
     worker = Worker(tmp_path, connectors=paths)
-    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=120, check=False)
+    result = worker.run()
     assert result.returncode == 3
     assert "Created connector first" in result.stdout + result.stderr
     assert "second" not in result.stdout + result.stderr
@@ -555,8 +557,7 @@ def test_connect_standalone_accepts_override_options_between_file_names(tmp_path
 def test_validate_command_reports_all_errors_if_the_connector_name_is_missing_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "nameless.properties"
     path.write_text("connector.class=FileStreamSource\ntransforms=A\ntransforms.A.type=HoistFeld$Value\n")
-    command = [sys.executable, "-m", "headrace.cli.main", "validate", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = run_command("headrace.cli.main", "validate", str(path))
     assert result.returncode == 1
     assert 'Missing required configuration "name"' in result.stderr
     assert 'Missing required configuration "topic"' in result.stderr
@@ -574,19 +575,18 @@ def test_validate_command_reports_the_errors_of_each_file(tmp_path: Path) -> Non
     config = {"connector.class": "FileStreamSource", "topic": "t", "fil": "x"}
     good.write_text(json.dumps({"name": "good", "config": config}))
     bad.write_text("name=bad\nconnector.class=FileStreamSource\nbatch.size=0\n")
-    command = [sys.executable, "-m", "headrace.cli.main", "validate", str(good), str(bad)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = ("headrace.cli.main", "validate", str(good), str(bad))
+    result = run_command(*command)
     assert result.returncode == 1
     assert "good is valid" in result.stdout
     assert "fil is ignored; did you mean file?" in result.stderr
     assert "batch.size" in result.stderr
     assert '"topic"' in result.stderr
     good.write_text(json.dumps({"name": "sink", "connector.class": "FileStreamSink"}))
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = run_command(*command)
     assert result.stderr.count("Must configure one of topics") == 1
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headrace.cli.connect_standalone", *arguments]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    return run_process(command, env={**os.environ, "COLUMNS": "200"})

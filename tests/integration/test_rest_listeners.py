@@ -112,7 +112,7 @@ def test_worker_with_an_unusable_tls_key_file_exits_with_an_error_without_a_trac
         file.write_text(content)
     settings = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}
     worker = Worker(tmp_path, {**settings, "listeners": f"https://127.0.0.1:{free_port()}"})
-    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=120, check=False)
+    result = worker.run()
     assert result.returncode == 2
     assert "listeners: cannot load the key or certificates" in result.stderr
     assert message in result.stderr
@@ -130,7 +130,7 @@ def test_empty_admin_listeners_disable_the_admin_endpoints(tmp_path: Path) -> No
 def test_worker_exits_if_admin_listeners_has_the_port_of_another_listener(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     worker.settings["admin.listeners"] = worker.url
-    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=120, check=False)
+    result = worker.run()
     assert result.returncode == 2
     assert f"admin.listeners: cannot bind {worker.url}: Address already in use" in result.stderr
 

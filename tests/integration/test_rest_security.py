@@ -12,7 +12,6 @@ import hmac
 import http.client
 import json
 import ssl
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -251,7 +250,7 @@ def test_worker_with_an_unusable_authentication_configuration_exits_with_an_erro
 ) -> None:
     monkeypatch.delenv("KAFKA_OPTS", raising=False)
     worker = Worker(tmp_path, settings)
-    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    result = worker.run()
     assert result.returncode == 2
     assert "rest.extension.classes" in result.stderr
     assert reason in result.stderr

@@ -24,6 +24,7 @@ import pytest
 
 from support.broker import BrokerProcess, running_broker
 from support.commands import run_tool
+from support.preloaded import PreloadedPopen
 
 pytestmark = [pytest.mark.wire, pytest.mark.timeout(300)]
 
@@ -600,7 +601,7 @@ def test_kafka_server_start_runs_a_broker_as_a_daemon_and_kafka_server_stop_stop
 
 @contextmanager
 def started(tool: str, broker: BrokerProcess, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
+    process = PreloadedPopen(
         command(tool, "--bootstrap-server", broker.address, *arguments),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
