@@ -30,9 +30,6 @@ TIMED     = $(PYTEST) $(AGAIN) -n 2 --dist loadfile $(call marked,timed)
 QUICK    := not jvm and not slow and not prove
 LONG     := (jvm or slow) and not prove
 
-# With this variable, pytest would not cache the test modules that it rewrites, and each worker would start 7 s later.
-unexport PYTHONDONTWRITEBYTECODE
-
 .DEFAULT_GOAL := help
 .PHONY: help .venv system-packages demo demo-connectors check test test-unit test-long prove bench docs lock clean
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +42,10 @@ LONGEST_FILES = (
 # Other programs use the processors too, so no example has a deadline.
 settings.register_profile("headrace", settings.default, max_examples=examples(100), deadline=None)
 settings.load_profile("headrace")
+
+# Otherwise each process of pytest would rewrite all test modules, which takes several seconds of CPU time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell's background jobs ignore both signals, and the processes that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
