@@ -83,10 +83,16 @@ def _wanted(
     topics: Topics,
     offsets: Mapping[Any, Mapping[str, Any] | None],
 ) -> dict[TopicPartition, int]:
-    """Return the offset of each partition. A partition that is reset and does not exist has none."""
+    """Return the offset of each partition. A partition that is reset and does not exist has none.
+
+    Raises ConnectError if a partition that is not reset does not exist: the group cannot store its offset.
+    """
     wanted = {key: int(offset["kafka_offset"]) for key, offset in offsets.items() if offset is not None}
     resets = {key for key, offset in offsets.items() if offset is None}
     existing = {(name, partition) for name, topic in topics.items() for partition in topic.partitions}
+    missing = sorted(f"{topic}-{partition}" for topic, partition in wanted.keys() - existing)
+    if missing:
+        raise ConnectError(f"no offset was changed, because these partitions do not exist: {', '.join(missing)}")
     resets = (resets | existing if context.is_reset else resets) & existing
     return wanted | (dict(_start_offsets(reader, sorted(resets), context)) if resets else {})
 
