@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from headrace_connectors.lakehouse.committers.delta import DeltaCommitter
 from headrace_connectors.lakehouse.driver.positions import alter_table_offsets
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
 from support.broker import BrokerProcess, running_broker
-from support.lakehouse_load import Load
+from support.lakehouse_load import TIMEOUT_S, InProcessJobs, Load
 from support.lakehouse_records import envelope, field, numbers, produce, rows_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -302,6 +303,50 @@ def test_position_that_goes_back_over_rest_is_written_into_all_tables_of_a_route
     assert value_of(last, "rows-total") == 6
     empty = LakehouseSinkConfig.parse({**first.context.props, "lakehouse.path": str(tmp_path / "empty")})
     assert "No table that this worker finds" in alter_table_offsets(empty, context, {(topic, 0): {"kafka_offset": 3}})
+
+
+def test_offset_of_a_missing_partition_is_rejected_and_no_table_changes(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce(broker.address, "missing", numbers(0, 3))
+    first = load("missing")
+    first.until_offsets(missing=3)
+    first.stop()
+    version = DeltaTable(tmp_path / "missing").version()
+    context: Any = OffsetsContext(first)
+    with pytest.raises(ConnectError, match="no offset was changed, because these partitions do not exist: missing-7"):
+        alter_table_offsets(
+            LakehouseSinkConfig.parse(first.context.props),
+            context,
+            {("missing", 0): {"kafka_offset": 1}, ("missing", 7): {"kafka_offset": 1}},
+        )
+    assert DeltaTable(tmp_path / "missing").version() == version
+
+
+class BlockedJobs(InProcessJobs):
+    """Starts no job before `released` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def run(self, work: Any, tasks: int, description: str) -> list[bytes]:
+        """Wait until jobs may start, and run the job."""
+        assert self.released.wait(TIMEOUT_S)
+        return super().run(work, tasks, description)
+
+
+def test_lag_is_reported_while_spark_is_starting_and_no_table_exists(broker: BrokerProcess, tmp_path: Path) -> None:
+    produce(broker.address, "lagging", numbers(0, 3))
+    jobs = BlockedJobs()
+    load = Load(broker.address, tmp_path, ["lagging"], {}, jobs=jobs)
+    try:
+        load.until(lambda _: value_of(load, "records-lag") == 3)
+        jobs.released.set()
+        load.until(lambda _: value_of(load, "records-lag") == 0)
+    finally:
+        jobs.released.set()
+        load.stop()
 
 
 def value_of(load: Load, metric: str) -> float:

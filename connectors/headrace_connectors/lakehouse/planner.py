@@ -40,11 +40,13 @@ class Limits:
 class Plan:
     """The non-empty ranges of a micro-batch, sorted by topic and partition.
 
-    `topics` has the topics that exist now. `log_ends` has the end of each partition's log.
+    `topics` has the topics that exist now. `starts` has the offset at which the micro-batch starts in each partition,
+    and `log_ends` has the end of each partition's log.
     """
 
     ranges: tuple[Range, ...]
     topics: Mapping[str, TopicDescription]
+    starts: Mapping[TopicPartition, int]
     log_ends: Mapping[TopicPartition, int]
 
     @property
@@ -52,9 +54,10 @@ class Plan:
         """The ids of the existing topics, as far as the brokers support them."""
         return {name: topic.id for name, topic in self.topics.items() if topic.id}
 
-    def lag(self, position: Mapping[TopicPartition, int]) -> int:
-        """Return the number of offsets from `position` to the ends of the logs."""
-        return sum(max(0, end - position.get(key, end)) for key, end in self.log_ends.items())
+    def lag(self, loaded: Mapping[TopicPartition, int] | None = None) -> int:
+        """Return the number of offsets after the position `loaded`, by default after the start of the micro-batch."""
+        position = {**self.starts, **(loaded or {})}
+        return sum(max(0, end - position[key]) for key, end in self.log_ends.items())
 
 
 class Planner:
@@ -98,7 +101,7 @@ class Planner:
         }
         admitted = limit_rows(starts, ends, self._rows_max(starts, ends))
         ranges = (Range(*key, starts[key], end) for key, end in sorted(admitted.items()))
-        return Plan(tuple(range_ for range_ in ranges if len(range_)), topics, ends)
+        return Plan(tuple(range_ for range_ in ranges if len(range_)), topics, starts, ends)
 
     def _check_offset(self, key: TopicPartition, offset: int, log_start: int, end: int) -> int:
         """Return the offset at which the next micro-batch starts in the partition `key`.

@@ -9,7 +9,7 @@ from headrace_connectors.lakehouse.driver.batch_loader import LoadedBatch
 
 
 class LoadMetrics:
-    """Registers the metrics and updates them after each micro-batch."""
+    """Registers the metrics and updates them before and after each micro-batch."""
 
     def __init__(self, metrics: TaskMetrics) -> None:
         self._rows = metrics.counter("rows-total", "Rows that the task has committed to tables.")
@@ -37,8 +37,8 @@ class LoadMetrics:
         if batch.newest_ms is not None:
             self._freshness.set(max(0.0, time.time() * 1000 - batch.newest_ms))
 
-    def idle(self, lag: int) -> None:
-        """Update the metrics if there is nothing to load."""
+    def planned(self, lag: int) -> None:
+        """Update the metrics before a micro-batch. `lag` is the number of offsets that are not in the tables."""
         self._lag.set(lag)
         if lag == 0:
             self._freshness.set(0)

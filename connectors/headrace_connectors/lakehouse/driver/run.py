@@ -87,10 +87,9 @@ class LoadRun:
             started = time.monotonic()
             self._follow_topics(self._planner.describe_topics())
             plan = self._planner.next(self._position, self._topics)
+            self._metrics.planned(plan.lag())
             if plan.ranges and not self._changed.is_set():
                 self._load(plan)
-            else:
-                self._metrics.idle(plan.lag(self._position.next_offsets))
             self._changed.wait(max(0.0, self._settings.trigger_s - (time.monotonic() - started)))
 
     # --- positions --------------------------------------------------------------------------------------------------

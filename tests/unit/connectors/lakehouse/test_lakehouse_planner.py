@@ -127,7 +127,12 @@ def test_partition_of_a_new_topic_is_read_from_its_log_start_offset() -> None:
 def test_plan_has_no_range_for_a_partition_without_new_records() -> None:
     found = plan({("t", 0): (0, 9), ("t", 1): (0, 4)}, TableOffsets({("t", 0): 9, ("t", 1): 1}))
     assert found.ranges == (Range("t", 1, 1, 4),)
-    assert found.lag({("t", 0): 9, ("t", 1): 1}) == 3
+    assert found.lag() == 3
+    assert found.lag({("t", 0): 9, ("t", 1): 3}) == 1
+
+
+def test_lag_of_a_partition_that_no_table_has_loaded_is_the_number_of_offsets_in_its_log() -> None:
+    assert plan({("t", 0): (5, 9), ("t", 1): (0, 4)}, TableOffsets({("t", 1): 3})).lag() == 5
 
 
 def test_topic_that_was_deleted_and_created_again_is_an_error() -> None:
