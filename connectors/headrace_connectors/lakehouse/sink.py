@@ -27,6 +27,7 @@ from headrace_connectors.lakehouse.validation import (
     check_brokers,
     check_environment,
     check_value_format,
+    ignored_key_warnings,
     no_effect_warnings,
 )
 
@@ -167,8 +168,8 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
         return [self._config.originals]
 
     def warnings(self, config: LakehouseSinkConfig) -> list[str]:
-        """Return also warnings about keys of the last release that have no effect."""
-        return [*super().warnings(config), *no_effect_warnings(config.originals)]
+        """Return also warnings about keys that have no effect."""
+        return [*super().warnings(config), *no_effect_warnings(config.originals), *ignored_key_warnings(config)]
 
     def validate_config(self, config: LakehouseSinkConfig) -> Iterator[ConfigError]:
         """Return errors about Java, the bucket, the Iceberg catalog, and the package for executors."""

@@ -14,7 +14,7 @@ from headrace_connectors.lakehouse.files.layout import FileLayout
 from headrace_connectors.lakehouse.files.layout_text import parse_partition_spec, parse_sort_order
 from headrace_connectors.lakehouse.files.settings import WriterSettings
 from headrace_connectors.lakehouse.spark.jobs import JobSettings
-from headrace_connectors.lakehouse.table_names import TOPIC_VARIABLE, TableNames
+from headrace_connectors.lakehouse.table_names import DEFAULT_CATALOG, DEFAULT_NAMESPACE, TOPIC_VARIABLE, TableNames
 from headrace_connectors.lakehouse.table_uri import TableUri
 from headrace_connectors.lakehouse.values.options import KeyColumns, RowOptions
 from headrace_connectors.s3.connection import S3AccessConfig
@@ -29,7 +29,7 @@ class LakehouseSinkConfig(S3AccessConfig):
         *S3AccessConfig.passthrough_prefixes,
         "spark.",
         "lakehouse.table.",
-        "iceberg.",
+        "iceberg.catalog.",
     )
 
     path: str | None = key(
@@ -161,6 +161,17 @@ class LakehouseSinkConfig(S3AccessConfig):
         default=True,
         doc="Whether to store Java's class data in the cache directory, so that Spark starts faster.",
         importance=Importance.LOW,
+    )
+    iceberg_catalog: str = key(
+        "iceberg.catalog",
+        default=DEFAULT_CATALOG,
+        doc="Name of the Iceberg catalog. The keys iceberg.catalog.* describe it: iceberg.catalog.type (rest, sql, glue"
+        " or hive), iceberg.catalog.uri, iceberg.catalog.warehouse, and all other properties of pyiceberg's catalogs.",
+    )
+    iceberg_namespace: str = key(
+        "iceberg.namespace",
+        default=DEFAULT_NAMESPACE,
+        doc="Namespace of the Iceberg tables. A point separates levels.",
     )
     spark_master: str = key(
         "spark.master",

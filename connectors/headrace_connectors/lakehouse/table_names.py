@@ -8,6 +8,10 @@ from dataclasses import dataclass
 TOPIC_VARIABLE = "${topic}"
 """The part of `lakehouse.table.name.format` that is replaced with the topic's name."""
 
+DEFAULT_CATALOG = "iceberg"
+DEFAULT_NAMESPACE = "default"
+"""The default name of an Iceberg catalog, and the default namespace of its tables."""
+
 _TABLE_NAME = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
 RESERVED = ("_checkpoints", "_headrace")
 """Directories next to the tables that are no tables."""

@@ -31,6 +31,18 @@ _STRING_CONVERTERS = ("org.apache.kafka.connect.storage.StringConverter", "Strin
 _LOCAL_MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?")
 _CLUSTER_MASTER = re.compile(r"(spark|k8s)://.+|yarn")
 _LOOPBACK = ("localhost", "127.", "[::1]", "::1")
+_TABLE_KEYS = ("schema", "partition.by", "sort.by")
+_KEYS_OF_APACHE_ICEBERG = {
+    r"iceberg\.tables": "set lakehouse.table.name.format",
+    r"iceberg\.tables\.(dynamic-enabled|route-field)": "use a transform that changes the topic",
+    r"iceberg\.tables\.default-partition-by": "set lakehouse.partition.by",
+    r"iceberg\.table\..+\.partition-by": "set lakehouse.table.<table>.partition.by",
+    r"iceberg\.tables\.auto-create-enabled": "the sink always creates missing tables",
+    r"iceberg\.tables\.(evolve-schema-enabled|upsert-mode-enabled|cdc-field|default-id-columns)": (
+        "the sink only appends, and does not change columns"
+    ),
+    r"iceberg\.control\.commit\.interval-ms": "set lakehouse.trigger.interval.ms",
+}
 _PACKAGES = {"delta": ("deltalake",), "iceberg": ("pyiceberg",), "parquet": ()}
 
 
@@ -157,6 +169,39 @@ def no_effect_warnings(properties: Mapping[str, str]) -> list[str]:
         "lakehouse.source": "the executors read the topics with headrace's own client",
     }
     return [f"{name} has no effect: {reason}" for name, reason in reasons.items() if properties.get(name)]
+
+
+def ignored_key_warnings(config: LakehouseSinkConfig) -> list[str]:
+    """Return warnings about keys of tables, and keys of Apache Iceberg's sink, that have no effect."""
+    return [
+        *_table_key_warnings(config),
+        *(
+            f"{name} is a key of Apache Iceberg's sink and has no effect here: {remedy}"
+            for name in sorted(config.originals)
+            for pattern, remedy in _KEYS_OF_APACHE_ICEBERG.items()
+            if re.fullmatch(pattern, name)
+        ),
+    ]
+
+
+def _table_key_warnings(config: LakehouseSinkConfig) -> Iterator[str]:
+    by_suffix = {suffix: table_keys(config.originals, suffix) for suffix in _TABLE_KEYS}
+    known = {f"lakehouse.table.{table}.{suffix}" for suffix, tables in by_suffix.items() for table in tables}
+    known |= config_def(LakehouseSinkConfig).keys.keys()
+    for name in sorted(config.originals):
+        if name.startswith("lakehouse.table.") and name not in known:
+            keys = ", ".join(f"lakehouse.table.<table>.{suffix}" for suffix in _TABLE_KEYS)
+            yield f"Unknown configuration key {name} is ignored; the keys of a table are {keys}"
+    topics = [topic.strip() for topic in config.originals.get("topics", "").split(",") if topic.strip()]
+    if not topics or config.originals.get("transforms"):
+        return  # the tables are not known yet
+    tables = sorted({config.names.name_of(topic) for topic in topics})
+    for suffix, found in by_suffix.items():
+        for table in sorted(found.keys() - set(tables)):
+            yield (
+                f"lakehouse.table.{table}.{suffix} has no effect: the tables of the connector's topics are"
+                f" {', '.join(tables)}"
+            )
 
 
 def _check_packages(format_: str) -> None:

@@ -329,6 +329,8 @@ def _run_connector_checks(result: Validation, connector_class: type[Connector], 
     except ConfigError as error:
         result.add_error(error.key, str(error))
     except Exception as error:  # noqa: BLE001 - report any error of a connector as an error of its configuration
+        if check != "validate" and result.errors:
+            return  # these checks require a valid configuration, so the reported errors have probably caused this one
         owner = missing_modules.distribution_of(connector_class.__module__)
         reason = missing_modules.explain(error, owner, lambda: connector_class.required_extra(given))
         reason = reason or f"{type(error).__name__}: {error}"

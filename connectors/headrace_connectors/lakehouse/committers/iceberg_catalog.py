@@ -28,14 +28,13 @@ from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.redaction import redact_passwords
 from headrace_connectors.lakehouse.committers.iceberg_io import TABLE_FILE_IO
 from headrace_connectors.lakehouse.s3_access import S3Access, access_of_properties, iceberg_properties
+from headrace_connectors.lakehouse.table_names import DEFAULT_CATALOG, DEFAULT_NAMESPACE
 from headrace_connectors.lakehouse.table_uri import TableUri
 
 CATALOG_KEY = "iceberg.catalog"
 NAMESPACE_KEY = "iceberg.namespace"
 PREFIX = "iceberg.catalog."
 CATALOG_TYPES = ("rest", "sql", "glue", "hive")
-DEFAULT_CATALOG = "iceberg"
-DEFAULT_NAMESPACE = "default"
 CHECK_TIMEOUT_S = 20.0
 _REQUEST_TIMEOUT_S = 60.0
 _CREATE_ATTEMPTS = 5

@@ -123,6 +123,59 @@ def test_keys_of_the_last_release_without_effect_cause_warnings() -> None:
     ]
 
 
+def warnings_of(**properties: str) -> list[str]:
+    props = {"name": "c", "topics": "orders", "value.converter": JSON, "connector.class": "LakehouseSink"}
+    result = validate_connector({**props, "lakehouse.path": "/tables", **properties}, {})
+    assert result.errors == []
+    return [*result.warnings, *result.connector_warnings]
+
+
+def test_misspelt_key_of_iceberg_or_of_a_table_causes_a_warning() -> None:
+    assert warnings_of(**{"iceberg.catlog.uri": "x", "iceberg.namespaces": "shop"}) == [
+        "Unknown configuration key iceberg.catlog.uri is ignored; did you mean iceberg.catalog?",
+        "Unknown configuration key iceberg.namespaces is ignored; did you mean iceberg.namespace?",
+    ]
+    assert warnings_of(**{"lakehouse.table.orders.schem": "id INT", "lakehouse.table.orders.sort.by": "id"}) == [
+        "Unknown configuration key lakehouse.table.orders.schem is ignored; the keys of a table are"
+        " lakehouse.table.<table>.schema, lakehouse.table.<table>.partition.by, lakehouse.table.<table>.sort.by"
+    ]
+    assert warnings_of(**{"lakehouse.format": "iceberg", "iceberg.catalog": "a", "iceberg.namespace": "b"}) == []
+
+
+def test_key_of_a_table_that_no_topic_has_causes_a_warning() -> None:
+    own = {"lakehouse.table.name.format": "raw/${topic}", "lakehouse.table.raw/orders.sort.by": "id"}
+    assert warnings_of(**own) == []
+    text = "lakehouse.table.order.sort.by has no effect: the tables of the connector's topics are orders"
+    assert warnings_of(**{"lakehouse.table.order.sort.by": "id"}) == [text]
+    route = {
+        "transforms": "r",
+        "transforms.r.type": "RegexRouter",
+        "transforms.r.regex": "s",
+        "transforms.r.replacement": "",
+    }
+    assert warnings_of(**{"lakehouse.table.order.sort.by": "id", **route}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("iceberg.tables", "set lakehouse.table.name.format"),
+        ("iceberg.tables.default-partition-by", "set lakehouse.partition.by"),
+        ("iceberg.table.shop.pay.partition-by", "set lakehouse.table.<table>.partition.by"),
+        ("iceberg.control.commit.interval-ms", "set lakehouse.trigger.interval.ms"),
+    ],
+)
+def test_key_of_apache_icebergs_sink_causes_a_warning_with_the_key_to_use_instead(key: str, remedy: str) -> None:
+    found = warnings_of(**{key: "x"})
+    assert f"{key} is a key of Apache Iceberg's sink and has no effect here: {remedy}" in found
+
+
+def test_invalid_path_is_reported_once() -> None:
+    props = {"name": "c", "topics": "t", "value.converter": JSON, "connector.class": "LakehouseSink"}
+    (error,) = validate_connector({**props, "lakehouse.path": "gs://bucket/x"}, {}).errors
+    assert "lakehouse.path" in error
+
+
 @pytest.mark.parametrize("server", ["localhost:9092", "127.0.0.1:9092", "[::1]:9092"])
 def test_loopback_address_of_a_broker_is_refused_for_a_spark_cluster(server: str) -> None:
     (error,) = check_brokers("spark://master:7077", f"broker:9092,{server}")
