@@ -173,8 +173,8 @@ class LoadRun:
             self._report({**after.next_offsets, **error.first_bad_offsets})
             raise
         self._position = after
-        self._report(after.next_offsets)
         self._metrics.loaded(loaded, plan.lag(after.next_offsets))
+        self._report(after.next_offsets)
 
     def _report(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Report offsets, except those of topics whose table does not exist, because no table stores them."""
