@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import base64
 import datetime
-import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,44 +18,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.api.errors import ConnectError
 from support.broker import BrokerProcess, running_broker
 from support.lakehouse_load import Load
+from support.lakehouse_records import DATA, envelope, field, produce, rows_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 STRING_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
-DATA = "org.apache.kafka.connect.data."
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with running_broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
-
-
-def produce(broker: BrokerProcess, topic: str, values: Sequence[bytes | None], partitions: int = 1) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    if topic not in admin.list_topics(timeout=30).topics:
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
-    producer = Producer({"bootstrap.servers": broker.address})
-    for number, value in enumerate(values):
-        producer.produce(topic, value, partition=number % partitions, timestamp=1_700_000_000_000 + number)
-    assert producer.flush(20) == 0
-
-
-def envelope(fields: list[dict[str, Any]], payload: Any, *, spaced: bool = False, optional: bool = False) -> bytes:
-    schema = {"type": "struct", "fields": fields, "optional": optional, "name": "row"}
-    separators = (", ", ": ") if spaced else (",", ":")
-    return json.dumps({"schema": schema, "payload": payload}, separators=separators).encode()
-
-
-def field(name_: str, type_: str, **more: Any) -> dict[str, Any]:
-    return {"type": type_, "optional": True, "field": name_, **more}
 
 
 def read_topic(broker: BrokerProcess, topic: str, count: int) -> list[Any]:
@@ -79,12 +58,6 @@ def load(broker: BrokerProcess, tmp_path: Path) -> Iterator[Callable[..., Load]]
     yield start
     for started in loads:
         started.stop()
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    table = DeltaTable(path)
-    assert table.protocol().reader_features is None
-    return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["_kafka_offset"])
 
 
 def test_values_of_every_connect_type_are_loaded_into_a_column_of_the_matching_spark_type(
@@ -140,7 +113,7 @@ def test_values_of_every_connect_type_are_loaded_into_a_column_of_the_matching_s
     }
     empty = dict.fromkeys(full)
     produce(
-        broker,
+        broker.address,
         "types",
         [
             envelope(fields, full),
@@ -153,7 +126,7 @@ def test_values_of_every_connect_type_are_loaded_into_a_column_of_the_matching_s
     first_run = load("types")
     first_run.until_offsets(types=5)
     first_run.stop()
-    produce(broker, "types", [envelope(fields, full)])
+    produce(broker.address, "types", [envelope(fields, full)])
     load("types").until_offsets(types=6)  # after a restart, the records still match the columns of the existing table
 
     first, tombstone, nulls, null_payload, last, again = rows_of(tmp_path / "types")
@@ -181,9 +154,9 @@ def test_values_of_every_connect_type_are_loaded_into_a_column_of_the_matching_s
     assert {key: value for key, value in nulls.items() if value is not None}.keys() == {*metadata, "defaulted"}
     for row in (tombstone, null_payload):
         assert {key for key, value in row.items() if value is not None} == set(metadata)
-    types = {
-        f.name: str(f.type.type) for f in DeltaTable(tmp_path / "types").schema().fields if hasattr(f.type, "type")
-    }
+    table = DeltaTable(tmp_path / "types")
+    assert table.protocol().reader_features is None
+    types = {f.name: str(f.type.type) for f in table.schema().fields if hasattr(f.type, "type")}
     assert types["i8"] == "byte"
     assert types["price"] == "decimal(38,2)"
     assert types["wide"] == "decimal(30,3)"
@@ -193,9 +166,8 @@ def test_values_of_every_connect_type_are_loaded_into_a_column_of_the_matching_s
 def test_json_without_schemas_is_loaded_into_declared_columns_and_plain_strings_are_loaded_into_one_column(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    produce(
-        broker, "plain", [b'{"id": 1, "name": "a", "day": "2026-01-02", "x": 9}', b"null", b'{"id":2,"tags":["t"]}']
-    )
+    full = b'{"id": 1, "name": "a", "day": "2026-01-02", "x": 9}'
+    produce(broker.address, "plain", [full, b"null", b'{"id":2,"tags":["t"]}'])
     plain = load(
         "plain",
         value__converter__schemas__enable="false",
@@ -203,7 +175,7 @@ def test_json_without_schemas_is_loaded_into_declared_columns_and_plain_strings_
         lakehouse__metadata__columns="false",
     )
     plain.until_offsets(plain=3)
-    produce(broker, "lines", [b"one", None, b"tw\xff"])
+    produce(broker.address, "lines", [b"one", None, b"tw\xff"])
     load("lines", value__converter=STRING_CONVERTER).until_offsets(lines=3)
 
     table = DeltaTable(tmp_path / "plain").to_pyarrow_table().to_pylist()
@@ -220,12 +192,12 @@ def test_restart_loads_missing_records_only_into_the_table_that_lacks_them(
 ) -> None:
     """A crash between the commits of two tables in one micro-batch leaves one table with fewer records."""
     for topic in ("left", "right"):
-        produce(broker, topic, [envelope([field("n", "int32")], {"n": n}) for n in range(20)])
+        produce(broker.address, topic, [envelope([field("n", "int32")], {"n": n}) for n in range(20)])
     first = load("left", "right")
     first.until_offsets(left=20, right=20)
     first.stop()
     shutil.rmtree(tmp_path / "right")
-    produce(broker, "left", [envelope([field("n", "int32")], {"n": n}) for n in range(20, 25)])
+    produce(broker.address, "left", [envelope([field("n", "int32")], {"n": n}) for n in range(20, 25)])
     load("left", "right").until(
         lambda _: (tmp_path / "right" / "_delta_log").exists() and len(rows_of(tmp_path / "left")) == 25
     )
@@ -238,11 +210,11 @@ def test_parquet_table_contains_each_record_once_after_a_restart_of_the_query(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     fields = [field("n", "int64")]
-    produce(broker, "files", [envelope(fields, {"n": n}) for n in range(100)], partitions=3)
+    produce(broker.address, "files", [envelope(fields, {"n": n}) for n in range(100)], partitions=3)
     first = load("files", lakehouse__format="parquet")
     first.until(lambda offsets: sum(offsets.values()) == 100)
     first.stop()
-    produce(broker, "files", [envelope(fields, {"n": n}) for n in range(100, 150)], partitions=3)
+    produce(broker.address, "files", [envelope(fields, {"n": n}) for n in range(100, 150)], partitions=3)
     second = load("files", lakehouse__format="parquet")
     second.until(lambda offsets: sum(offsets.values()) == 150)
     rows = pq.read_table(tmp_path / "files").to_pylist()
@@ -255,7 +227,7 @@ def test_new_topic_that_matches_topics_regex_is_loaded_long_before_the_default_o
 ) -> None:
     running = load(regex="late[.].*")
     time.sleep(0.2)  # the run has started, and has found no topic
-    produce(broker, "late.one", [envelope([field("n", "int32")], {"n": 1})])
+    produce(broker.address, "late.one", [envelope([field("n", "int32")], {"n": 1})])
     started = time.monotonic()
     running.until_offsets(**{"late.one": 1})
     assert time.monotonic() - started < 60
@@ -267,8 +239,9 @@ def test_records_before_a_schema_change_are_loaded_and_dlq_records_can_be_loaded
 ) -> None:
     old = [envelope([field("n", "int32"), field("trimmed", "string")], {"n": n, "trimmed": None}) for n in range(7)]
     new = envelope([field("n", "string"), field("extra", "int32")], {"n": "x", "extra": 1})
-    produce(broker, "drift", [*old[:4], new, *old[4:]], partitions=2)  # the new record has offset 2 in partition 0
-    for _ in range(2):  # a restarted query fails with the same error and loads no record
+    # The new record has offset 2 in partition 0.
+    produce(broker.address, "drift", [*old[:4], new, *old[4:]], partitions=2)
+    for _ in range(2):  # a restarted task fails with the same error and loads no record
         stopped = load("drift")
         with pytest.raises(ConnectError) as error:
             stopped.until_offsets(drift=4)
@@ -303,7 +276,7 @@ def test_records_before_a_schema_change_are_loaded_and_dlq_records_can_be_loaded
 def test_task_fails_despite_errors_tolerance_all_if_another_tool_created_its_table_with_other_columns(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    produce(broker, "foreign", [envelope([field("n", "int32")], {"n": 1})])
+    produce(broker.address, "foreign", [envelope([field("n", "int32")], {"n": 1})])
     write_deltalake(tmp_path / "foreign", pa.table({"n": ["x"]}))
     with pytest.raises(ConnectError, match=r"foreign has no column _kafka_topic: .*lakehouse.metadata.columns=false"):
         load("foreign", errors__tolerance="all").until_offsets(foreign=1)
@@ -323,7 +296,7 @@ def test_each_record_is_loaded_with_the_defaults_of_its_own_schema(
         envelope([plain, day], {"n": 1, "d": 2}),
         envelope([plain, day], {"n": "bad", "d": 2}),
     ]
-    produce(broker, "defaults", values)
+    produce(broker.address, "defaults", values)
     load("defaults", errors__tolerance="all").until_offsets(defaults=5)
     days = [datetime.date(1970, 1, 1), datetime.date(1970, 1, 2), None, datetime.date(1970, 1, 3)]
     rows = rows_of(tmp_path / "defaults")
@@ -336,7 +309,7 @@ def test_bad_record_fails_the_task_or_is_skipped_according_to_errors_tolerance(
     fields = [field("n", "int32"), {"type": "string", "optional": False, "field": "s"}]
     good = envelope(fields, {"n": 1, "s": "a"})
     bad = [b"no json", envelope(fields, {"n": "x", "s": "a"}), envelope(fields, {"n": 1, "s": None}), b'{"a": 1}']
-    produce(broker, "bad", [good, *bad, good])
+    produce(broker.address, "bad", [good, *bad, good])
     with pytest.raises(
         ConnectError, match=r"topic bad, partition 0, offset 1: .* JSON is malformed: .* \(and 3 more bad records in"
     ):
@@ -363,11 +336,11 @@ def test_task_fails_by_default_if_retention_deletes_records_before_the_task_has_
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     fields = [field("n", "int32")]
-    produce(broker, "trimmed", [envelope(fields, {"n": n}) for n in range(4)])
+    produce(broker.address, "trimmed", [envelope(fields, {"n": n}) for n in range(4)])
     first = load("trimmed")
     first.until_offsets(trimmed=4)
     first.stop()
-    produce(broker, "trimmed", [envelope(fields, {"n": n}) for n in range(4, 8)])
+    produce(broker.address, "trimmed", [envelope(fields, {"n": n}) for n in range(4, 8)])
     admin = AdminClient({"bootstrap.servers": broker.address})
     for future in admin.delete_records([TopicPartition("trimmed", 0, 6)]).values():
         future.result(30)
@@ -380,7 +353,7 @@ def test_task_fails_by_default_if_retention_deletes_records_before_the_task_has_
 def test_task_fails_despite_errors_tolerance_all_if_the_columns_of_a_topic_without_schemas_are_not_declared(
     load: Callable[..., Load], broker: BrokerProcess
 ) -> None:
-    produce(broker, "undeclared", [b'{"a":1}'])
+    produce(broker.address, "undeclared", [b'{"a":1}'])
     props = {"value__converter__schemas__enable": "false", "lakehouse__table__other__schema": "a INT"}
     with pytest.raises(ConnectError, match=r"set lakehouse.schema or lakehouse.table.undeclared.schema to Spark DDL"):
         load("undeclared", errors__tolerance="all", **props).until_offsets(undeclared=1)
