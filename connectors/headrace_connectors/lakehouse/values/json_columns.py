@@ -232,7 +232,9 @@ def _numbers_to_floats(values: Sequence[Any]) -> pa.Array:
 
 
 def _texts(values: Sequence[Any]) -> pa.Array:
-    return pa.array([None if text == b"null" else text.decode() for text in map(bytes, values)], pa.string())
+    """Return JSON texts as strings, and null for the text `null`."""
+    texts = pa.array(list(map(bytes, values)), pa.binary())
+    return pc.if_else(pc.equal(texts, b"null"), None, texts).cast(pa.string())
 
 
 def _of_map_values(type_: ColumnType) -> Vectorised | None:
