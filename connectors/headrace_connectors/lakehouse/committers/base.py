@@ -180,7 +180,7 @@ class TableCommitter(ABC):
         return None
 
     def discard(self, files: Sequence[DataFile]) -> None:
-        """Delete files that were never part of any commit. Errors are logged, because upkeep removes such files."""
+        """Delete files that were never part of any commit. Errors are logged, because readers never see them."""
         return
 
     def close(self) -> None:

@@ -2,11 +2,11 @@
 
 pyiceberg itself would retry a commit after a conflict, on the table's new state, and so accept a commit of a stale
 process. It would also delete the manifests of a commit that was refused with status 409, although a proxy that repeats
-requests may have caused this status after the commit was applied. Therefore `_SingleAttempt` does neither, and needs
-no table property for that. After every error, the table is read again.
+requests may have caused this status after the commit was applied. `_SingleAttempt` avoids both without changing
+the table's properties. After every error, the table is read again.
 
-An attempt whose result is unknown may still be applied later. That does no harm to the next attempt: each attempt
-requires that the main branch has not changed, so the catalog accepts only one of them.
+An attempt whose result is unknown may still be applied later, but not in addition to the next attempt: each attempt
+requires that the main branch has not changed, so the catalog applies only one of them.
 """
 
 from __future__ import annotations

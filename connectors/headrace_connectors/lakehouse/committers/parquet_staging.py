@@ -3,8 +3,8 @@
     <table>/_headrace/staged/<process>.<n>/    files before their commit; readers skip names that start with _
     .headrace~locks/<process>.lock             next to the table; locked while the process is alive
 
-Only a folder of a process that is not alive is deleted, or of a committer that was closed. So a committer never deletes
-files that another process is about to commit. The operating system releases the lock of a process that dies. If the
+A folder is deleted only if its process is not alive, or if its committer was closed. So a committer never deletes files
+that another process is about to commit. The operating system releases the lock of a process that dies. If the
 file system has no locks, folders are deleted a day after their last change. All tables in a directory share the lock.
 """
 
@@ -103,7 +103,7 @@ class Staging:
         return sorted(self.root.iterdir()) if self.root.is_dir() else []
 
     def _is_abandoned(self, path: Path, descriptors: dict[str, int | None]) -> bool:
-        """Whether nobody will commit the files in `path`. Locks the folder's process, and adds it to `descriptors`."""
+        """Whether no committer will commit the files in `path`. Locks their process, and adds it to `descriptors`."""
         if path in _folders_in_use:
             return False
         if not path.is_dir():  # a file of the last release, which may still be running

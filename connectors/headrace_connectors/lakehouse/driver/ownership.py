@@ -1,4 +1,4 @@
-"""Refuses tables that contain another connector's offsets for this connector's partitions, or takes them over."""
+"""Refuses a table with another connector's offsets for this connector's partitions, or takes these offsets over."""
 
 from __future__ import annotations
 

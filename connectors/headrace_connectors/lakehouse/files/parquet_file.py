@@ -64,7 +64,7 @@ class ParquetFile:
         return size if size <= SMALL_FILE_BYTES else UPLOAD_BUFFER_BYTES
 
     def is_large(self, file_size_bytes: int) -> bool:
-        """Whether the file's size will be farther from the wanted size with another row group than without."""
+        """Whether another row group would make the size differ more from `file_size_bytes` than it does now."""
         return bool(self._stream.tell() + self._group_size / 2 >= file_size_bytes)
 
     def complete(self, table: str, partition: Partition) -> DataFile:
@@ -94,7 +94,7 @@ class ParquetFile:
 
 
 def delete_unused(store: FileStore, location: str, path: str) -> None:
-    """Delete a file that no commit mentions. Errors are logged, because upkeep removes such files."""
+    """Delete a file that no commit mentions. Errors are logged, because readers never see the file."""
     try:
         store.delete(location, path)
     except OSError as error:

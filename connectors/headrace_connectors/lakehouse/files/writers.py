@@ -1,16 +1,16 @@
 """Writes the Parquet files of a Spark task, one or more for each table and partition.
 
 Rows are buffered as Arrow record batches and become row groups. A file is opened when its first row group is written,
-so rows of many partitions cost memory, but no open files. All limits are soft by one record batch:
+so rows of many partitions cost memory, but no open files. One record batch may exceed each limit:
 
 - A task that holds more than `memory_bytes` of rows writes row groups, the largest first.
-- Buffers of open files in S3 may need half of this memory. If they need more, the file with the largest is completed.
+- The buffers of uploads to S3 may use half of this memory. If they need more, the file with the largest is completed.
 - At most `open_files_max` files are open. If another file must be opened, the least recently used one is completed.
 - A file that has reached `file_size_bytes` is completed.
-- A file of a sorted table contains one sorted run. It is completed when its rows are written, for whatever reason.
+- A file of a sorted table contains one sorted run. It is completed as soon as its rows are written.
 
-No commit mentions a file until the driver has received its descriptor, so a task that fails leaves only garbage. It
-deletes what it can.
+No commit mentions a file until the driver has received its descriptor. So readers never see the files of a task that
+fails. The task deletes them if it can.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROW_GROUP_ROWS = 1 << 20
 _ROW_GROUP_BYTES = 128 << 20
 """The size of a row group before encoding. Readers assign row groups to tasks, and load the columns of one at once."""
 _SPLIT_ROWS, _SPLIT_BYTES = 1 << 16, 16 << 20
-"""Rows of a partitioned table are split when there are so many. Splitting costs the less, the more rows there are."""
+"""A partitioned table's rows are split by partition when there are so many, because splitting a few rows is slow."""
 _SORTED_RATIO = 3
 """A sorted run is as large as this many times `file_size_bytes`, because encoding makes it smaller."""
 

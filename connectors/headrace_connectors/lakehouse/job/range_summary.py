@@ -23,16 +23,19 @@ class RangeSummary:
         self._newest_ms: int | None = None
 
     def add_failed(self, failures: Iterable[FailedRecord], count: int, first_offset: int | None) -> None:
-        """Add records for which a converter, predicate or transform failed. `count` counts also those left out."""
+        """Add records for which a converter, predicate or transform failed.
+
+        `failures` may contain only the first of them. `count` is the number of all.
+        """
         self.bad_count += count
-        self._add_first(first_offset)
+        self._update_first_bad(first_offset)
         self._bad += [BadRecord(failure) for failure in failures]
-        self._keep_first()
+        self._remove_last_bad()
 
     def add_bad(self, failure: FailedRecord, table: str | None, *, columns_mismatch: bool = False) -> None:
         """Add a record that cannot become a row of `table`."""
         self.bad_count += 1
-        self._add_first(failure.offset)
+        self._update_first_bad(failure.offset)
         if len(self._bad) < self._bad_max:
             self._bad.append(BadRecord(failure, table, columns_mismatch))
 
@@ -59,10 +62,10 @@ class RangeSummary:
         taken, self._bad = sorted(self._bad, key=lambda each: each.offset), []
         return taken
 
-    def _add_first(self, offset: int | None) -> None:
+    def _update_first_bad(self, offset: int | None) -> None:
         if offset is not None:
             self._first_bad = offset if self._first_bad is None else min(self._first_bad, offset)
 
-    def _keep_first(self) -> None:
+    def _remove_last_bad(self) -> None:
         if len(self._bad) > self._bad_max:
             self._bad = sorted(self._bad, key=lambda each: each.offset)[: self._bad_max]

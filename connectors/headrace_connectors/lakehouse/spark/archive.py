@@ -127,7 +127,7 @@ def delete_unused(kept: Path, environment: str) -> None:
 def make_in_background(java: Java) -> None:
     """Make the archive at low priority in another process if it does not exist. Returns immediately.
 
-    Tries it once in the life of this process. The other process ends with the worker, without an archive.
+    Each process tries this only once. If the worker exits, the other process ends without an archive.
     """
     if _started.is_set() or is_complete(archive_directory(java)):
         return
