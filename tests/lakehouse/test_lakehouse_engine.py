@@ -244,6 +244,7 @@ class OffsetsContext:
 
     def __init__(self, load: Load, *, is_reset: bool = False, changes_topics: bool = False) -> None:
         self.props = {**load.context.props, "topics": ",".join(load.context.topics)}
+        self.client_properties = dict(load.context.client_properties)
         self.is_reset = is_reset
         self.changes_topics = changes_topics
         self.record_reader = load.context.record_reader
@@ -303,6 +304,21 @@ def test_position_that_goes_back_over_rest_is_written_into_all_tables_of_a_route
     assert value_of(last, "rows-total") == 6
     empty = LakehouseSinkConfig.parse({**first.context.props, "lakehouse.path": str(tmp_path / "empty")})
     assert "No table that this worker finds" in alter_table_offsets(empty, context, {(topic, 0): {"kafka_offset": 3}})
+
+
+def test_reset_moves_the_position_to_the_end_if_the_workers_consumers_start_there(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce(broker.address, "at-end", numbers(0, 3))
+    first = load("at-end")
+    first.until_offsets(**{"at-end": 3})
+    first.stop()
+    produce(broker.address, "at-end", numbers(3, 2))
+    context: Any = OffsetsContext(first, is_reset=True)
+    context.client_properties["auto.offset.reset"] = "latest"  # as consumer.auto.offset.reset of the worker sets it
+    assert alter_table_offsets(LakehouseSinkConfig.parse(first.context.props), context, {}) == ""
+    load("at-end").until_offsets(**{"at-end": 5})
+    assert [row["n"] for row in rows_of(tmp_path / "at-end")] == [0, 1, 2]
 
 
 def test_offset_of_a_missing_partition_is_rejected_and_no_table_changes(

@@ -50,6 +50,10 @@ class AlterOffsetsContext(Protocol):
         """The connector's configuration as strings, with resolved variables."""
 
     @property
+    def client_properties(self) -> Mapping[str, str]:
+        """The properties of the consumers of the sink connector's tasks."""
+
+    @property
     def is_reset(self) -> bool:
         """Whether all offsets are to be removed, including those that only the external system stores."""
 

@@ -289,11 +289,15 @@ class _OffsetsContext:
         )
         return any_changes_topics(Plugins(task))
 
+    @property
+    def client_properties(self) -> Mapping[str, str]:
+        """The properties of a consumer."""
+        config = {**self.props, "name": self.connector_name}
+        return client_configs.consumer_properties(self._spec.worker, config, f"{self.connector_name}-offsets")
+
     def record_reader(self) -> KafkaRecordReader:
         """Return a reader of the topics."""
-        config = {**self.props, "name": self.connector_name}
-        properties = client_configs.consumer_properties(self._spec.worker, config, f"{self.connector_name}-offsets")
-        return KafkaRecordReader.from_consumer_properties(properties)
+        return KafkaRecordReader.from_consumer_properties(self.client_properties)
 
 
 async def alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair], is_reset: bool) -> bool | str:

@@ -100,7 +100,7 @@ def _wanted(
 def _start_offsets(reader: OpenRecordReader, keys: list[TopicPartition], context: AlterOffsetsContext) -> Offsets:
     """Return the offsets at which a new connector would start."""
     starts, ends = reader.log_bounds(keys)
-    return ends if context.props.get("consumer.override.auto.offset.reset") == "latest" else starts
+    return ends if context.client_properties.get("auto.offset.reset") == "latest" else starts
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

@@ -112,3 +112,26 @@ async def test_password_of_a_connector_is_masked_in_its_error(monkeypatch: pytes
         await connector.start()
     assert message_of(caught.value) == f"the store rejects {logs.MASK}"
     await connector.stop()
+
+
+class OffsetsConnector(SinkConnector[Config]):
+    """Returns a consumer property of the context instead of a message for the user."""
+
+    def alter_offsets(self, config: Config, offsets: Any) -> str:
+        return self.offsets_context.client_properties["auto.offset.reset"]
+
+
+@pytest.mark.parametrize(
+    ("worker", "override", "reset"),
+    [
+        ({}, {}, "earliest"),
+        ({"consumer.auto.offset.reset": "latest"}, {}, "latest"),
+        ({"consumer.auto.offset.reset": "latest"}, {"consumer.override.auto.offset.reset": "earliest"}, "earliest"),
+    ],
+)
+async def test_offsets_context_has_the_consumer_properties_of_worker_and_connector(
+    worker: dict[str, str], override: dict[str, str], reset: str
+) -> None:
+    config = {"connector.class": f"{__name__}:OffsetsConnector", **override}
+    spec = ConnectorSpec(name="c", config=config, worker={"bootstrap.servers": "127.0.0.1:1", **worker})
+    assert await worker_connector.alter_offsets(spec, [], is_reset=True) == reset
