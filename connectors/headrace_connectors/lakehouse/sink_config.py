@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -219,7 +221,7 @@ class LakehouseSinkConfig(S3AccessConfig):
     def spark_files(self, connector: str) -> Path | None:
         """Return the directory for Spark's temporary files, or None for the system's temporary directory."""
         root = self.root
-        return None if root is None or root.is_s3 else root.local / _SPARK_FILES / connector
+        return None if root is None or root.is_s3 else root.local / _SPARK_FILES / _directory_name(connector)
 
     def spark_conf(self) -> dict[str, str]:
         """Return all `spark.*` keys."""
@@ -258,6 +260,14 @@ class LakehouseSinkConfig(S3AccessConfig):
             declared,
             widens_integers=self.format == "iceberg",
         )
+
+
+def _directory_name(connector: str) -> str:
+    """Return a name that no other connector has. A connector's name may be a path, such as `../orders`."""
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,100}", connector):
+        return connector
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", connector)[:100]
+    return f"{readable}-{hashlib.sha256(connector.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 def table_keys(properties: Mapping[str, str], name: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ DEFAULT_NAMESPACE = "default"
 """The default name of an Iceberg catalog, and the default namespace of its tables."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
-RESERVED = ("_checkpoints", "_headrace")
+RESERVED = ("_checkpoints", "_headrace", "_spark")
 """Directories next to the tables that are no tables."""
 
 

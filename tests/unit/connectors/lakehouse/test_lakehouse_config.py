@@ -12,6 +12,7 @@ from headrace.plugins.validation import validate_connector
 from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
 from headrace_connectors.lakehouse.spark.java import JavaNotFoundError, find_java, major_version
+from headrace_connectors.lakehouse.table_names import name_problem
 from headrace_connectors.lakehouse.validation import check, check_brokers, declared_errors
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -29,6 +30,17 @@ def test_lakehouse_configuration_has_the_documented_defaults() -> None:
     assert config.spark_conf() == {"spark.master": "local[*]", "spark.ui.enabled": "true"}
     assert LakehouseSinkConfig.warnings({"lakehouse.path": "/t", "lakehouse.fromat": "x", "spark.x": "y"}) != []
     assert errors_of() == {}
+
+
+def test_directory_of_sparks_files_contains_no_tables_and_no_files_of_other_connectors() -> None:
+    """Spark's start empties this directory."""
+    config = LakehouseSinkConfig.parse({"lakehouse.path": "/tables"})
+    names = ["sink", "..", ".", "../orders", "../../home", "/etc", "sink/a", "sink,a", "sink a", "Sänk", "x" * 300, ""]
+    directories = [config.spark_files(name) for name in names]
+    assert {directory.parent for directory in directories if directory is not None} == {Path("/tables/_spark")}
+    assert all(directory is not None and len(directory.name) < 200 for directory in directories)
+    assert len(set(directories)) == len(names)
+    assert name_problem("_spark") is not None
 
 
 @pytest.mark.parametrize(
