@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 pytest.importorskip("pyspark")
-
 from headrace_connectors.lakehouse.spark.jobs import (
     JobCancelledError,
     JobFailedError,
@@ -31,6 +30,7 @@ from support.worker import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
 SETTINGS = JobSettings(java_archive=False)
+PASSWORD_KEY, PASSWORD = "spark.hadoop.fs.s3a.secret.key", r"password=\:#ä"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,8 +49,13 @@ def start_in_a_thread(jobs: SparkJobs) -> None:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkJobs]:
-    opened = open_jobs(SHORT_RUN_CONF, None, "tests", tmp_path_factory.mktemp("spark"), SETTINGS)
+def local_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="module")
+def jobs(local_dir: Path) -> Iterator[SparkJobs]:
+    opened = open_jobs({**SHORT_RUN_CONF, PASSWORD_KEY: PASSWORD}, None, "tests", local_dir, SETTINGS)
     start_in_a_thread(opened)
     yield opened
     opened.stop()
@@ -169,3 +174,12 @@ def test_java_option_that_does_not_exist_fails_the_start_with_the_jvm_s_output(t
     conf = {**SHORT_RUN_CONF, "spark.driver.memory": "2x"}
     with pytest.raises(SparkStartError, match=r"Invalid maximum heap size: -Xmx2x"):
         open_jobs(conf, None, "tests", tmp_path, SETTINGS).start()
+
+
+def test_configuration_reaches_spark_and_its_passwords_are_not_visible_outside_of_it(
+    jobs: SparkJobs, local_dir: Path
+) -> None:
+    (jvm,) = (process for process in psutil.Process().children() if str(local_dir) in " ".join(process.cmdline()))
+    assert PASSWORD not in " ".join(jvm.cmdline())
+    assert [file for file in local_dir.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()] == []
+    assert jobs.session.sparkContext._jvm.java.lang.System.getProperty(PASSWORD_KEY) == PASSWORD  # type: ignore[attr-defined]

@@ -84,7 +84,11 @@ class SparkJvm:
     def launch(self, java: Java, java_options: Sequence[str], application: Sequence[str]) -> None:
         """Start the JVM. `application` consists of SparkSubmit's arguments after the configuration."""
         shutil.rmtree(self._local_dir, ignore_errors=True)
-        self._local_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self._local_dir.mkdir(parents=True, exist_ok=True)
+            self._write_conf()
+        except OSError as error:
+            raise SparkStartError(f"Spark's files cannot be written to {self._local_dir}: {error.strerror}") from error
         started: queue.SimpleQueue[subprocess.Popen[bytes] | BaseException] = queue.SimpleQueue()
         # The kernel kills the JVM when the thread that has started it exits. So this thread must live as long as the
         # JVM, while a caller's thread may exit earlier.
@@ -129,6 +133,7 @@ class SparkJvm:
                 self.kill()
                 raise SparkStartError(f"Spark's JVM did not start within {_START_TIMEOUT_S:.0f} s:\n{self.output()}")
             time.sleep(0.02)
+        self._conf_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
         """Kill the JVM. `kill` is thread-safe and may be called repeatedly."""
@@ -191,11 +196,27 @@ class SparkJvm:
         assert process.stdin is not None
         process.stdin.close()
 
+    @property
+    def _conf_file(self) -> Path:
+        return self._local_dir / "headrace-spark.properties"
+
+    def _write_conf(self) -> None:
+        """Write the configuration into a file that only this user can read. It is deleted when the JVM has started.
+
+        The configuration may contain passwords, and every user of the machine sees the arguments of a process.
+        """
+        import javaproperties
+
+        conf = {key: value for key, value in self._conf.items() if key not in _LAUNCHER_KEYS}
+        with open(
+            self._conf_file, "x", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)
+        ) as file:
+            javaproperties.dump(conf, file, timestamp=False)
+
     def _command(self, java: Java, java_options: Sequence[str], application: Sequence[str]) -> list[str]:
         home = spark_home()
         extra_options = shlex.split(self._conf.get("spark.driver.extraJavaOptions", ""))
         class_path = [self._conf.get("spark.driver.extraClassPath", ""), str(home / "conf"), str(home / "jars" / "*")]
-        arguments = [f"{key}={value}" for key, value in self._conf.items() if key not in _LAUNCHER_KEYS]
         return [
             str(java.executable),
             "-cp",
@@ -207,7 +228,9 @@ class SparkJvm:
             *java_options,
             *extra_options,
             "org.apache.spark.deploy.SparkSubmit",
-            *(option for argument in arguments for option in ("--conf", argument)),
+            "--properties-file",
+            str(self._conf_file),
+            "--load-spark-defaults",
             *application,
         ]
 
