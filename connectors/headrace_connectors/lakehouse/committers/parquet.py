@@ -138,6 +138,8 @@ class ParquetCommitter(RecoveringCommitter):
         """Write the next commit, and make its files visible."""
         assert self._columns is not None
         last = self._last
+        if last is not None and not self._log.has(last.number):
+            raise ConnectError(f"table {self.location} was removed by another process; restart the task")
         self._attempted = 0 if last is None else last.number + 1
         commit = LoggedCommit(
             number=self._attempted,

@@ -90,6 +90,10 @@ class CommitLog:
         names = sorted(filter(_COMMIT_NAME.fullmatch, os.listdir(self._commits))) if self._commits.is_dir() else []
         return self._parse(self._document(int(names[-1].removesuffix(".json")))) if names else None
 
+    def has(self, number: int) -> bool:
+        """Whether the log has the commit with this number."""
+        return self._path(number).exists()
+
     def contains(self, identity: BatchIdentity, first: int, last: int) -> bool:
         """Whether one of the commits `first` to `last` is of this micro-batch."""
         return any(_identity(self._document(number)) == identity for number in range(first, last + 1))
@@ -181,7 +185,7 @@ class CommitLog:
         commit = last
         while True:
             number = int(commit["commit"]) - 1
-            previous = self._document(number) if self._path(number).exists() else None
+            previous = self._document(number) if self.has(number) else None
             yield commit, previous
             if previous is None:
                 return

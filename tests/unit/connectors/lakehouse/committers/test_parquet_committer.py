@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -146,6 +147,15 @@ def test_commit_is_refused_if_a_file_is_missing(parquet: Combination, tmp_path: 
         committer.commit(Commit(identity(1), offsets(t=2), [file]))
     assert committer.load(T0) == offsets(t=1)
     assert len(list((tmp_path / "t" / "_headrace" / "commits").iterdir())) == 1
+
+
+def test_table_that_was_removed_between_two_commits_is_not_created_again(parquet: Combination, tmp_path: Path) -> None:
+    committer = open_new(parquet)
+    append(parquet, committer, 0, [1], offsets(t=1))
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(ConnectError, match=r"table .*/t was removed by another process"):
+        append(parquet, committer, 1, [2], offsets(t=2))
+    assert parquet.make("t", "sink").load(T0) == TableOffsets()
 
 
 # --- other processes ------------------------------------------------------------------------------------------------
