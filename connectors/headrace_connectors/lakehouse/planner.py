@@ -52,7 +52,7 @@ class Plan:
     @property
     def topic_ids(self) -> dict[str, str]:
         """The ids of the existing topics, as far as the brokers support them."""
-        return {name: topic.id for name, topic in self.topics.items() if topic.id}
+        return _ids(self.topics)
 
     def lag(self, loaded: Mapping[TopicPartition, int] | None = None) -> int:
         """Return the number of offsets after the position `loaded`, by default after the start of the micro-batch."""
@@ -92,7 +92,7 @@ class Planner:
         The micro-batch contains all available records, up to the limits for rows and bytes. Raises ConnectError if the
         log of a partition no longer contains the next record, or a topic was deleted and created again.
         """
-        _check_ids(position.topic_ids, topics)
+        check_topic_ids(position.topic_ids, _ids(topics))
         keys = _partitions(topics)
         log_starts, ends = self._cluster.log_bounds(keys)
         starts = {
@@ -142,13 +142,17 @@ def _partitions(topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
     return sorted((name, partition) for name, topic in topics.items() for partition in topic.partitions)
 
 
-def _check_ids(known: Mapping[str, str], topics: Mapping[str, TopicDescription]) -> None:
+def _ids(topics: Mapping[str, TopicDescription]) -> dict[str, str]:
+    return {name: topic.id for name, topic in topics.items() if topic.id}
+
+
+def check_topic_ids(known: Mapping[str, str], topic_ids: Mapping[str, str]) -> None:
     """Raise ConnectError if a topic has another id than the one that a table stores."""
-    for name, topic in topics.items():
+    for name, id_ in topic_ids.items():
         before = known.get(name)
-        if before and topic.id and before != topic.id:
+        if before and before != id_:
             raise ConnectError(
-                f"topic {name} was deleted and created again (its id was {before}, now it is {topic.id}), but the"
+                f"topic {name} was deleted and created again (its id was {before}, now it is {id_}), but the"
                 " table has records and offsets of the old topic; load the new topic into another table"
                 " (lakehouse.table.name.format), or delete the table"
             )

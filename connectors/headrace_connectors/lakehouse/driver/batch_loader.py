@@ -23,7 +23,7 @@ from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.job.results import FoundColumns, RangeResult, TaskFailure, TaskResult
 from headrace_connectors.lakehouse.job.work import BatchWork
 from headrace_connectors.lakehouse.offsets import Range, TopicPartition, truncate_ranges
-from headrace_connectors.lakehouse.planner import split_ranges
+from headrace_connectors.lakehouse.planner import check_topic_ids, split_ranges
 
 TASK_ROWS_MIN = 20_000
 _REPEATS_MAX = 100
@@ -122,7 +122,7 @@ class BatchLoader:
             ranges = truncate_ranges(ranges, error.first_bad_offsets)
             outcome = self._run(identity, ranges, topic_ids) if ranges else JobOutcome(())
         try:
-            self._reports.report(outcome.ranges, self._work(), lambda: self._targets(ranges))
+            self._reports.report(outcome.ranges, self._work(), lambda: self._targets(ranges, topic_ids))
             before_commit()
         except BaseException:
             self._discard(outcome.files)
@@ -159,7 +159,7 @@ class BatchLoader:
         tasks = split_ranges(ranges, self._parallelism(), TASK_ROWS_MIN)
         work = replace(
             self._work(),
-            tables=self._targets(ranges),
+            tables=self._targets(ranges, topic_ids),
             tasks=tuple(map(tuple, tasks)),
             topic_ids=dict(topic_ids),
             file_prefix=f"{identity.generation}-{identity.batch_id}",
@@ -172,10 +172,16 @@ class BatchLoader:
                 raise ClusterUnavailableError(result.message) if result.is_retriable else ConnectError(result.message)
         return JobOutcome(tuple(found))
 
-    def _targets(self, ranges: Iterable[Range]) -> dict[str, TableTarget]:
-        """Return the tables of the ranges' topics. If a transform may change topics, return all open tables."""
+    def _targets(self, ranges: Iterable[Range], topic_ids: Mapping[str, str]) -> dict[str, TableTarget]:
+        """Return the tables of the ranges' topics. If a transform may change topics, return all open tables.
+
+        Raises ConnectError if these tables have offsets of a deleted topic, because they would skip records of the new
+        topic with the same name.
+        """
         name_of = self._work().rules.names.name_of
         names = self._tables.names() if self._routes else sorted({name_of(range_.topic) for range_ in ranges})
+        for name in names if self._routes else ():
+            check_topic_ids(self._tables[name].offsets.topic_ids, topic_ids)
         return {name: self._tables[name].target(self._layout_of(name), skip_loaded=self._routes) for name in names}
 
     def _learn(self, outcome: JobOutcome) -> bool:
