@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -19,10 +20,12 @@ from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.committers.base import CommitOutcomeUnknownError
 from headrace_connectors.lakehouse.committers.delta import DeltaCommitter
 from headrace_connectors.lakehouse.driver.positions import alter_table_offsets
+from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
 from support.broker import BrokerProcess, running_broker
 from support.lakehouse_load import TIMEOUT_S, InProcessJobs, Load
 from support.lakehouse_records import envelope, field, numbers, produce, rows_of
+from support.worker import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -37,6 +40,7 @@ ROUTE_ODD = {
     "predicates.marked.type": f"{TRANSFORMS}predicates.HasHeaderKey",
     "predicates.marked.name": "odd",
 }
+START_AT_LATEST = {"consumer.override.auto.offset.reset": "latest"}
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +241,68 @@ def test_table_of_another_connector_is_refused_and_can_be_taken_over(
     assert [row["n"] for row in rows_of(tmp_path / "owned")] == list(range(7))
 
 
+def test_tables_refuse_the_records_of_a_topic_that_was_created_again_if_transforms_change_the_topic(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The broker deletes the group's offsets with the topic, but the tables would skip offsets that they have."""
+    produce(broker.address, "again", numbers(0, 4))
+    first = load("again", **ROUTE_ODD)
+    first.until_offsets(again=4)
+    first.stop()
+    recreate_topic(broker, "again")
+    produce(broker.address, "again", numbers(100, 6))
+    with pytest.raises(ConnectError, match="topic again was deleted and created again"):
+        load("again", **ROUTE_ODD).until_offsets(again=6)
+    assert [row["n"] for row in rows_of(tmp_path / "again")] == [0, 1, 2, 3]
+
+
+def recreate_topic(broker: BrokerProcess, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.delete_topics([topic])[topic].result(30)
+    wait_for(lambda: topic not in admin.list_topics(timeout=30).topics, "the topic is deleted", 30)
+
+
+def test_connector_that_starts_at_the_end_of_the_log_can_be_restarted_before_the_first_record(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce(broker.address, "end", numbers(0, 5))
+    first = load("end", **START_AT_LATEST)
+    until_started(first)
+    first.stop()
+    second = load("end", committed=dict(first.context.offsets), **START_AT_LATEST)
+    until_started(second)
+    produce(broker.address, "end", numbers(5, 1))
+    second.until_offsets(end=6)
+    assert [row["n"] for row in rows_of(tmp_path / "end")] == [5]
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "parquet"])
+def test_connector_that_starts_at_the_end_of_the_log_loads_the_records_that_were_written_during_a_restart(
+    load: Callable[..., Load], broker: BrokerProcess, format_: str
+) -> None:
+    """Also those of partitions that had no records before the restart."""
+    topic = f"ends-{format_}"
+    produce(broker.address, topic, numbers(0, 4), partitions=2)
+    first = load(topic, lakehouse__format=format_, **START_AT_LATEST)
+    until_started(first)
+    first.pause(lambda: produce(broker.address, topic, numbers(4, 1)))  # to partition 0
+    first.until_offsets(**{topic: 3})
+    first.stop()
+    produce(broker.address, topic, numbers(5, 2), partitions=2)
+    second = load(topic, committed=dict(first.context.offsets), lakehouse__format=format_, **START_AT_LATEST)
+    second.until(lambda offsets: value_of(second, "rows-total") == 2)
+
+
+def test_credentials_can_be_renewed_after_a_pause(load: Callable[..., Load], broker: BrokerProcess) -> None:
+    """The committers of the run before the pause do not know the commits of the run after it."""
+    produce(broker.address, "renewed", numbers(0, 3))
+    loaded = load("renewed", lakehouse__format="iceberg")
+    loaded.until_offsets(renewed=3)
+    loaded.pause(lambda: produce(broker.address, "renewed", numbers(3, 2)))
+    loaded.until_offsets(renewed=5)
+    loaded.session._access._use(S3Access("key", "secret"))
+
+
 class OffsetsContext:
     """The context of `Connector.alter_offsets`."""
 
@@ -363,6 +429,11 @@ def test_lag_is_reported_while_spark_is_starting_and_no_table_exists(broker: Bro
     finally:
         jobs.released.set()
         load.stop()
+
+
+def until_started(load: Load) -> None:
+    """Wait until a run that starts at the end of the log knows its position."""
+    load.until(lambda offsets: bool(load.session._starts))
 
 
 def value_of(load: Load, metric: str) -> float:

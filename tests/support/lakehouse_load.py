@@ -84,6 +84,9 @@ class Load:
         self.session = LoadSession(config, self.context, props.get("name", "sink"), self.jobs)  # type: ignore[arg-type]
         self._changed = threading.Event()
         self._error: BaseException | None = None
+        self._start()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -105,6 +108,13 @@ class Load:
     def until_offsets(self, **ends: int) -> None:
         """Wait until partition 0 of each topic is loaded up to the topic's offset in `ends`."""
         self.until(lambda offsets: all(offsets.get((topic, 0), 0) >= end for topic, end in ends.items()))
+
+    def pause(self, action: Callable[[], None]) -> None:
+        """End the run, call `action`, and start another run in the same session, as a pause and a resume do."""
+        self.stop()
+        action()
+        self._changed.clear()
+        self._start()
 
     def stop(self) -> None:
         """End the run. Spark keeps running if it was passed to this object."""

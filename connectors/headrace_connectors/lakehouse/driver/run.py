@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.api.errors import ConnectError
@@ -54,6 +54,8 @@ class LoadRun:
     """Loads micro-batches one after another on the task's thread, until `changed` is set.
 
     `make_loader(partitions)` returns the loader; `partitions()` returns all partitions of the connector's topics.
+    `starts` has the offsets at which partitions start that no table contains, if they start at the end of the log. All
+    runs of a task share it.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class LoadRun:
         make_loader: Callable[[Callable[[], list[TopicPartition]]], BatchLoader],
         changed: threading.Event,
         metrics: LoadMetrics,
+        starts: dict[TopicPartition, int],
     ) -> None:
         self._settings = settings
         self._context = context
@@ -75,6 +78,7 @@ class LoadRun:
         self._loader = make_loader(self._partitions)
         self._changed = changed
         self._metrics = metrics
+        self._starts = starts
         self._topics: Mapping[str, TopicDescription] = {}
         self._position = TableOffsets()
         self._batch_id = 0
@@ -106,7 +110,7 @@ class LoadRun:
         if missing:
             logger.info("Topics %s do not exist yet, waiting until they are created", ", ".join(missing))
         self._follow_topics(topics)
-        context.report_offsets(dict(self._position.next_offsets), self._metadata)
+        self._report(self._position.next_offsets)
 
     def _follow_topics(self, topics: Mapping[str, TopicDescription]) -> None:
         """Open the tables of new topics and partitions, and add their positions."""
@@ -128,9 +132,27 @@ class LoadRun:
         offsets = {**self._position.next_offsets, **found.next_offsets}
         unknown = [key for key in keys if key not in offsets]
         if unknown and self._settings.start_at_latest:
-            _, ends = self._reader.log_bounds(unknown)
-            offsets |= ends
+            starts = self._starts_at_latest(unknown)
+            offsets |= starts
+            if not self._settings.routes_by_transform:
+                self._start_tables_at(starts)
         self._position = TableOffsets(offsets, {**self._position.topic_ids, **found.topic_ids})
+
+    def _starts_at_latest(self, keys: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the ends that the logs had when the task first asked for them, also in an earlier run of the task."""
+        new = [key for key in keys if key not in self._starts]
+        if new:
+            self._starts.update(self._reader.log_bounds(new)[1])
+        return {key: self._starts[key] for key in keys}
+
+    def _start_tables_at(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Let the next commit of each table store the start of partitions that have no records in the table yet.
+
+        Otherwise, a restart would skip the records that were written to these partitions in the meantime.
+        """
+        for key, start in starts.items():
+            table = self._tables[self._settings.names.name_of(key[0])]
+            table.offsets = replace(table.offsets, next_offsets={**table.offsets.next_offsets, key: start})
 
     def _offsets_in_tables(self, keys: list[TopicPartition], committed: Mapping[TopicPartition, int]) -> TableOffsets:
         by_table: dict[str, list[TopicPartition]] = defaultdict(list)

@@ -49,6 +49,7 @@ class LoadSession:
         self._access = TableAccess(config, connector)
         self._started: Future[None] | None = None
         self._generation = 0
+        self._starts: dict[TopicPartition, int] = {}
 
     def run(self, changed: threading.Event, on_connected: Callable[[], object]) -> None:
         """Load micro-batches until `changed` is set. `on_connected` is called when the cluster has responded."""
@@ -89,6 +90,7 @@ class LoadSession:
                 lambda partitions: self._loader(source, tables, settings, partitions),
                 changed,
                 self._metrics,
+                self._starts,
             )
             with contextlib.suppress(RunCancelledError, JobCancelledError):
                 run.run()
