@@ -7,28 +7,23 @@ broker with SIGKILL. `HEADRACE_SEED` replays the choices of a run.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from support import lakehouse_task
 from support.broker import BrokerProcess, running_broker
+from support.lakehouse_process import EXIT_S, TaskProcess
 from support.s3 import BUCKET, S3Server
 from support.s3 import running as running_s3
-from support.spark import SHORT_RUN_PROPS
 from support.spark_cluster import EXECUTOR_CONF, SparkCluster, running_cluster
 
 pytest.importorskip("pyspark")
@@ -39,133 +34,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
-EXIT_S = 60.0
-"""The processes exit within a second, except on a busy machine. Other tests run at the same time."""
 COMMIT_S = 180.0
 TOPICS = {"one": 1, "three": 3}
 SCHEMA = b'{"type":"struct","fields":[{"type":"int64","optional":false,"field":"n"}],"optional":false}'
-
-
-class TaskProcess:
-    """A lakehouse sink task in a child process."""
-
-    def __init__(self, broker: BrokerProcess, props: Mapping[str, str]) -> None:
-        arguments = {
-            "address": broker.address,
-            "topics": list(TOPICS),
-            "props": {"lakehouse.trigger.interval.ms": "100", **SHORT_RUN_PROPS, **props},
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, lakehouse_task.__file__, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self.lines.append(line.decode(errors="replace").rstrip())
-
-    def offsets(self) -> dict[str, int]:
-        """Return the offsets in the task's last report."""
-        reported = [line for line in self.lines if line.startswith("reported ")]
-        return json.loads(reported[-1].removeprefix("reported ")) if reported else {}
-
-    def commits(self) -> int:
-        """Return the number of committed batches."""
-        return sum("Committed batch" in line for line in self.lines)
-
-    def close(self) -> None:
-        """Close the pipe of a process that has ended."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-
-    def is_running(self) -> bool:
-        """Return whether the task's process runs."""
-        return self._process.poll() is None
-
-    def python_workers(self) -> list[psutil.Process]:
-        """Return Spark's Python workers on this machine, which are the children of Spark's daemons."""
-        found = []
-        for process in psutil.Process(self._process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                parent = process.parent()
-                if "worker_daemon" in " ".join(process.cmdline()) and parent is not None and parent.name() != "java":
-                    found.append(process)
-        return found
-
-    def until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
-        """Wait until `condition` returns true. Fail if the task ends earlier."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert self._process.poll() is None, "\n".join(self.lines[-40:])
-            assert time.monotonic() < deadline, "\n".join(self.lines[-40:])
-            time.sleep(0.05)
-
-    def send_command(self, word: str) -> None:
-        """Send a command and wait until the task has executed it."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n".encode())
-        self._process.stdin.flush()
-        deadline = time.monotonic() + 20
-        while f"executed {word}" not in self.lines and self._process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def stop(self, timeout_s: float) -> None:
-        """Stop the task. Assert that its process exits within `timeout_s`, and all child processes soon after."""
-        children = psutil.Process(self._process.pid).children(recursive=True)
-        self.send_command("stop")
-        assert self._process.wait(timeout_s) == 0, "\n".join(self.lines[-40:])
-        assert_exited(children)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def kill_jvm(self) -> None:
-        """Kill Spark's JVM with SIGKILL.
-
-        Assert that the task fails within 20 s, that the error names the cause, and that all child processes exit soon.
-        """
-        children = psutil.Process(self._process.pid).children(recursive=True)
-        (jvm,) = (process for process in children if process.name() == "java")
-        jvm.kill()
-        assert self._process.wait(30) != 0
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._reader.join(30)
-        assert any("ConnectError: Spark's JVM was killed by SIGKILL" in line for line in self.lines), self.lines[-40:]
-        assert_exited(children)
-
-    def kill(self) -> None:
-        """Kill only the task's process with SIGKILL. Assert that all its child processes exit soon."""
-        children = psutil.Process(self._process.pid).children(recursive=True)
-        assert self._process.poll() is None, "\n".join(self.lines[-40:])
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.kill()
-        self._process.wait(30)
-        assert_exited(children)
-
-
-def assert_exited(processes: list[psutil.Process]) -> None:
-    """Assert that `processes` exit soon. Zombies count as exited."""
-    deadline = time.monotonic() + EXIT_S
-    while alive := [process for process in processes if is_alive(process)]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.02)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class BackgroundProducer:
@@ -313,7 +184,7 @@ class Killer:
         self._broker = broker
         self._combination = combination
         self._moments = moments
-        self.task = TaskProcess(broker, combination.props)
+        self.task = TaskProcess(broker, TOPICS, combination.props)
 
     def kill_one(self) -> None:
         """Wait for a commit, then kill a random process at a random moment within the next second."""
@@ -360,7 +231,7 @@ class Killer:
     def _ensure_running(self) -> None:
         if not self.task.is_running():
             self.task.close()
-            self.task = TaskProcess(self._broker, self._combination.props)
+            self.task = TaskProcess(self._broker, TOPICS, self._combination.props)
 
 
 COMBINATIONS = ["delta", "iceberg", "parquet", "delta on S3", "iceberg on S3", "delta on a cluster"]
@@ -391,7 +262,7 @@ def test_every_record_is_loaded_once_after_kills_at_random_moments(name: str, ki
 def test_task_that_is_paused_and_resumed_continues_after_a_restart_of_the_broker(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker, combination("delta", tmp_path / "lake") as chosen:
         feed = BackgroundProducer(broker.address)
-        task = TaskProcess(broker, chosen.props)
+        task = TaskProcess(broker, TOPICS, chosen.props)
         task.until(lambda: task.commits() >= 1)
         ends = feed.stop()
         task.until(lambda: task.offsets() == ends)

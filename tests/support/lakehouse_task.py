@@ -4,6 +4,9 @@
 
 The program prints `reported {"t/0": 5}` when the task reports offsets. It reads the commands pause, resume and stop
 from standard input, one per line. It exits when the task ends.
+
+With `"hold": "<directory>"`, the commit of a table waits while the directory has a file with the table's name, and the
+program prints `holding <table>`.
 """
 
 from __future__ import annotations
@@ -12,9 +15,13 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from headrace.testing import SelfReadingSinkContext
+from headrace_connectors.lakehouse.committers.base import Commit
+from headrace_connectors.lakehouse.driver.tables import Table
 from headrace_connectors.lakehouse.sink import LakehouseSinkTask
 
 JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
@@ -54,6 +61,20 @@ def make_task(context: Context) -> LakehouseSinkTask:
     return task
 
 
+def hold_commits(directory: Path) -> None:
+    """Let the commit of a table wait while `directory` has a file with the table's name."""
+    commit = Table.commit
+
+    def wait_and_commit(table: Table, change: Commit) -> None:
+        if (directory / table.name).exists():
+            print("holding", table.name, flush=True)
+        while (directory / table.name).exists():
+            time.sleep(0.05)
+        commit(table, change)
+
+    Table.commit = wait_and_commit  # type: ignore[method-assign]
+
+
 def _run_commands(task: LakehouseSinkTask) -> None:
     for line in sys.stdin:
         {"pause": task.pause, "resume": task.resume, "stop": task.stop}[line.strip()]()
@@ -64,6 +85,8 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     settings = json.loads(sys.argv[1])
+    if settings.get("hold"):
+        hold_commits(Path(settings["hold"]))
     running_task = make_task(
         Context(settings["address"], settings["topics"], settings["props"], settings.get("topics_regex"))
     )
