@@ -431,6 +431,21 @@ def test_lag_is_reported_while_spark_is_starting_and_no_table_exists(broker: Bro
         load.stop()
 
 
+def test_position_beyond_the_end_of_the_log_is_refused(load: Callable[..., Load], broker: BrokerProcess) -> None:
+    produce(broker.address, "beyond", numbers(0, 6))
+    loaded = load("beyond")
+    loaded.until_offsets(beyond=6)
+    loaded.stop()
+    context: Any = OffsetsContext(loaded)
+    config = LakehouseSinkConfig.parse(loaded.context.props)
+    with pytest.raises(ConnectError, match="offset 7 of topic beyond, partition 0 is beyond the end of the log"):
+        alter_table_offsets(config, context, {("beyond", 0): {"kafka_offset": 7}})
+    with pytest.raises(ConnectError, match="is beyond the end of the log, which is 6"):
+        alter_table_offsets(config, context, {("beyond", 0): {"kafka_offset": 2**63 - 1}})
+    load("beyond").until_offsets(beyond=6)
+    assert len(rows_of(Path(loaded.context.props["lakehouse.path"]) / "beyond")) == 6
+
+
 def until_started(load: Load) -> None:
     """Wait until a run that starts at the end of the log knows its position."""
     load.until(lambda offsets: bool(load.session._starts))

@@ -93,8 +93,20 @@ def _wanted(
     missing = sorted(f"{topic}-{partition}" for topic, partition in wanted.keys() - existing)
     if missing:
         raise ConnectError(f"no offset was changed, because these partitions do not exist: {', '.join(missing)}")
+    _check_ends(wanted, reader)
     resets = (resets | existing if context.is_reset else resets) & existing
     return wanted | (dict(_start_offsets(reader, sorted(resets), context)) if resets else {})
+
+
+def _check_ends(wanted: Offsets, reader: OpenRecordReader) -> None:
+    """Raise ConnectError if an offset is beyond the end of its log, because the next start would fail."""
+    _, ends = reader.log_bounds(wanted)
+    for (topic, partition), offset in wanted.items():
+        if offset > ends[topic, partition]:
+            raise ConnectError(
+                f"no offset was changed, because offset {offset} of topic {topic}, partition {partition} is beyond the"
+                f" end of the log, which is {ends[topic, partition]}"
+            )
 
 
 def _start_offsets(reader: OpenRecordReader, keys: list[TopicPartition], context: AlterOffsetsContext) -> Offsets:
