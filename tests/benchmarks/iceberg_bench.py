@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyspark
 from jvm_connectors import JvmWorker
 from lakehouse_loads import ENVELOPES, connector, envelope, fill
+from measured import Measurements
 from process_stats import cpu_s, tree, wait_until_idle
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -33,15 +32,8 @@ RECORDS = 2_500_000
 BATCH_ROWS = 250_000
 COMMIT_INTERVAL_MS = 3_000
 TIMEOUT_S = 600.0
+RATE, CPU = "rows/s", "us/row"
 Report = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Measured:
-    """The rows per second and the CPU microseconds per row of each round."""
-
-    rates: list[float] = field(default_factory=list)
-    cpu_us: list[float] = field(default_factory=list)
 
 
 def run(rounds: int, scale: float, report: Report) -> list[Row]:
@@ -50,22 +42,25 @@ def run(rounds: int, scale: float, report: Report) -> list[Row]:
     if reason is not None:
         report(f"skipped: {reason}")
         return []
-    ours, theirs, records = Measured(), Measured(), int(RECORDS * scale)
+    ours, theirs, records = Measurements(), Measurements(), int(RECORDS * scale)
     with TemporaryDirectory(prefix="headrace-bench-") as name, apache.broker() as broker:
         fill(broker.address, ENVELOPES, map(envelope, range(records)))
         report(f"{records:,} records")
         for number in range(rounds):
             _measure_ours(broker.address, Path(name, f"ours-{number}"), records, ours)
             _measure_theirs(broker.address, Path(name, f"theirs-{number}"), records, theirs)
-            report(f"round {number}: ours {ours.rates[-1]:,.0f} rows/s, Apache's sink {theirs.rates[-1]:,.0f} rows/s")
-    rate, cpu = (statistics.median(ours.rates), statistics.median(theirs.rates)), (ours.cpu_us, theirs.cpu_us)
+            report(
+                f"rounds up to {number}: ours {ours.median(RATE):,.0f} rows/s, Apache's sink"
+                f" {theirs.median(RATE):,.0f} rows/s"
+            )
+    rate, cpu = (ours.median(RATE), theirs.median(RATE)), (ours.median(CPU), theirs.median(CPU))
     return [
-        Row("iceberg", "topic (JSON envelopes) to an Iceberg table", "rows/s", *rate, 3.0),
-        Row("iceberg", "the same, CPU", "us/row", *map(statistics.median, cpu), None, False),
+        Row("iceberg", "topic (JSON envelopes) to an Iceberg table", RATE, *rate, 3.0),
+        Row("iceberg", "the same, CPU", CPU, *cpu, None, False),
     ]
 
 
-def _measure_ours(address: str, directory: Path, records: int, measured: Measured) -> None:
+def _measure_ours(address: str, directory: Path, records: int, measured: Measurements) -> None:
     directory.mkdir(parents=True)
     config = {
         **connector(ENVELOPES, directory, min(BATCH_ROWS, records // 5)),
@@ -77,7 +72,7 @@ def _measure_ours(address: str, directory: Path, records: int, measured: Measure
         _measure(worker, config, _catalog(directory), records, measured)
 
 
-def _measure_theirs(address: str, directory: Path, records: int, measured: Measured) -> None:
+def _measure_theirs(address: str, directory: Path, records: int, measured: Measurements) -> None:
     directory.mkdir(parents=True)
     catalog = _catalog(directory)  # creates the catalog's tables: of two tasks that create them, one fails
     catalog.create_namespace_if_not_exists("default")
@@ -103,15 +98,15 @@ def _measure_theirs(address: str, directory: Path, records: int, measured: Measu
         _measure(worker, config, catalog, records, measured)
 
 
-def _measure(worker: Worker, config: dict[str, str], catalog: SqlCatalog, records: int, measured: Measured) -> None:
+def _measure(worker: Worker, config: dict[str, str], catalog: SqlCatalog, records: int, measured: Measurements) -> None:
     """Run a connector until the table has all records."""
     worker.create(f"iceberg-{worker.directory.name}", config)
     first_rows, first_s = _wait_for_rows(worker, catalog, 1)
     before_s = cpu_s(tree(worker.pid))
     rows, last_s = _wait_for_rows(worker, catalog, records)
     counted = rows - first_rows
-    measured.cpu_us.append((cpu_s(tree(worker.pid)) - before_s) * 1e6 / counted)
-    measured.rates.append(counted / (last_s - first_s))
+    measured.note(CPU, (cpu_s(tree(worker.pid)) - before_s) * 1e6 / counted)
+    measured.note(RATE, counted / (last_s - first_s))
     wait_until_idle([worker.pid])
 
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,6 +29,7 @@ from lakehouse_loads import (
     payload,
     write_files,
 )
+from measured import Measurements
 from process_stats import cpu_s, memory, tree
 from results import Row
 
@@ -43,23 +43,8 @@ SMALL_ROWS = 4_000
 SMALL_BATCHES = 8
 LATENCY_RECORDS = 200
 TIMEOUT_S = 120.0
+RATE, CPU = "rows/s", "us/row"
 Report = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Measured:
-    """The rows per second of each batch, and the CPU microseconds per row of each run."""
-
-    rates: list[float] = field(default_factory=list)
-    cpu_us: list[float] = field(default_factory=list)
-
-    @property
-    def rate(self) -> float:
-        return statistics.median(self.rates)
-
-    @property
-    def cpu(self) -> float:
-        return statistics.median(self.cpu_us)
 
 
 ARMS: dict[str, tuple[str, Mapping[str, str], float]] = {
@@ -79,8 +64,8 @@ def run(rounds: int, scale: float, report: Report) -> list[Row]:
         fill(broker.address, ENVELOPES, map(envelope, range(total)))
         fill(broker.address, PLAIN, map(payload, range(total)))
         report(f"{total:,} records in each topic")
-        plain = Measured()
-        ours = {what: Measured() for what in ARMS}
+        plain = Measurements()
+        ours = {what: Measurements() for what in ARMS}
         used_mb = 0.0
         for number in range(rounds):
             _measure_plain(directory, number, batch_rows, plain)
@@ -88,20 +73,24 @@ def run(rounds: int, scale: float, report: Report) -> list[Row]:
                 place = directory / f"{number}-{topic}-{len(props)}"
                 used_mb = _measure_ours(broker.address, place, connector(topic, place, batch_rows, props), ours[what])
             report(
-                f"round {number}: plain Spark {plain.rate:,.0f} rows/s; "
-                + "; ".join(f"{what} {found.rate / plain.rate:.2f}x" for what, found in ours.items())
+                f"round {number}: plain Spark {plain.median(RATE):,.0f} rows/s; "
+                + "; ".join(f"{what} {found.median(RATE) / plain.median(RATE):.2f}x" for what, found in ours.items())
             )
         rows = [
-            Row("lakehouse", what, "rows/s", ours[what].rate, plain.rate, goal) for what, (_, _, goal) in ARMS.items()
+            Row("lakehouse", what, RATE, ours[what].median(RATE), plain.median(RATE), goal)
+            for what, (_, _, goal) in ARMS.items()
         ]
-        rows += [Row("lakehouse", f"{what}, CPU", "us/row", ours[what].cpu, plain.cpu, None, False) for what in ARMS]
+        rows += [
+            Row("lakehouse", f"{what}, CPU", CPU, ours[what].median(CPU), plain.median(CPU), None, False)
+            for what in ARMS
+        ]
         rows.append(Row("lakehouse", "worker, task, Spark's JVM and Python workers (PSS)", "MB", used_mb, None, None))
         rows += _measure_small_tables(broker.address, directory, report)
         rows += _measure_latency(broker.address, directory, report)
         return rows
 
 
-def _measure_plain(directory: Path, number: int, batch_rows: int, measured: Measured) -> None:
+def _measure_plain(directory: Path, number: int, batch_rows: int, measured: Measurements) -> None:
     program = str(Path(__file__).with_name("plain_spark.py"))
     command = [sys.executable, program, str(directory / "json"), DDL, str(directory / f"plain-{number}")]
     process = subprocess.Popen(
@@ -120,8 +109,8 @@ def _measure_plain(directory: Path, number: int, batch_rows: int, measured: Meas
 
     load()
     before_s = cpu_s(tree(process.pid))
-    measured.rates += [batch_rows / load() for _ in range(BATCHES - 1)]
-    measured.cpu_us.append((cpu_s(tree(process.pid)) - before_s) * 1e6 / (batch_rows * (BATCHES - 1)))
+    measured.note_all(RATE, [batch_rows / load() for _ in range(BATCHES - 1)])
+    measured.note(CPU, (cpu_s(tree(process.pid)) - before_s) * 1e6 / (batch_rows * (BATCHES - 1)))
     process.communicate("end\n", timeout=60)
 
 
@@ -131,7 +120,7 @@ def _worker(directory: Path, address: str) -> Worker:
     return Worker(directory, settings)
 
 
-def _measure_ours(address: str, directory: Path, config: dict[str, str], measured: Measured) -> float:
+def _measure_ours(address: str, directory: Path, config: dict[str, str], measured: Measurements) -> float:
     """Run a connector until all batches are committed. Return the PSS of all processes in MB."""
     config = {**config, "lakehouse.path": str(directory / "tables")}
     with _worker(directory, address) as worker:
@@ -141,8 +130,8 @@ def _measure_ours(address: str, directory: Path, config: dict[str, str], measure
         wait_for(lambda: len(_batches(worker)) >= BATCHES, "every row is committed", TIMEOUT_S, worker.log)
         batches = _batches(worker)
         rows = sum(rows for rows, _ in batches[first:])
-        measured.cpu_us.append((cpu_s(tree(worker.pid)) - before_s) * 1e6 / max(1, rows))
-        measured.rates += [rows / seconds for rows, seconds in batches[1:]]
+        measured.note(CPU, (cpu_s(tree(worker.pid)) - before_s) * 1e6 / max(1, rows))
+        measured.note_all(RATE, [rows / seconds for rows, seconds in batches[1:]])
         return memory(tree(worker.pid)).pss_mb
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from headrace_connectors.lakehouse.error_messages import jvm_exit_error
 from headrace_connectors.lakehouse.spark import archive
 from headrace_connectors.lakehouse.spark.conf import (
-    check_version,
+    check_pyspark,
     executor_python,
     is_archive,
     is_local_master,
@@ -72,9 +72,7 @@ class ClassicJobs(SparkJobs):
 
     def start(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         started = time.monotonic()
-        import pyspark
-
-        check_version(pyspark.__version__, "PySpark")
+        check_pyspark()
         # Suppress py4j's log of exceptions in callbacks: the caller raises them again, and the task logs them.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         logging.getLogger().addFilter(_not_from_py4j)  # py4j logs some of the exceptions to the root logger

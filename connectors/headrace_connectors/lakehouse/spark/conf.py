@@ -114,6 +114,13 @@ def executor_python(conf: Mapping[str, str], local_python: str, package: Path | 
     return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or local_python
 
 
+def check_pyspark() -> None:
+    """Check that the version of the installed PySpark is supported. Raises SparkStartError."""
+    import pyspark
+
+    check_version(pyspark.__version__, "PySpark")
+
+
 def check_version(version: str, component: str) -> None:
     """Check that a version of Spark or PySpark is supported. Raises SparkStartError."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from headrace_connectors.lakehouse.spark.conf import PACKAGE_DIRECTORY, check_version, is_archive
+from headrace_connectors.lakehouse.spark.conf import PACKAGE_DIRECTORY, check_pyspark, check_version, is_archive
 from headrace_connectors.lakehouse.spark.executor_check import check
 from headrace_connectors.lakehouse.spark.jobs import (
     ExecutorsUnavailableError,
@@ -52,9 +52,7 @@ class ConnectJobs(SparkJobs):
         return False
 
     def start(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        import pyspark
-
-        check_version(pyspark.__version__, "PySpark")
+        check_pyspark()
         self._killed = False
         logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)  # it logs errors that it also raises
         try:

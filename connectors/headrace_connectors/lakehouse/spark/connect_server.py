@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace_connectors.lakehouse.spark import archive
-from headrace_connectors.lakehouse.spark.conf import check_version, session_conf
+from headrace_connectors.lakehouse.spark.conf import check_pyspark, session_conf
 from headrace_connectors.lakehouse.spark.java import find_java
 from headrace_connectors.lakehouse.spark.jvm import SparkJvm, jvm_environment
 
@@ -43,9 +43,7 @@ class SparkConnectServer:
 
     def start(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Start the server and wait until it accepts connections. Raises JavaNotFoundError and SparkStartError."""
-        import pyspark
-
-        check_version(pyspark.__version__, "PySpark")
+        check_pyspark()
         java = find_java(os.environ)
         options = archive.options(java) if self._java_archive else []
         self._jvm.launch(java, options, ["--class", _CLASS, "spark-internal"])

@@ -24,6 +24,7 @@ from headrace.data.java import double_text, float32, parse_decimal, parse_float
 from headrace.data.json_encoding import encode_tree
 from headrace.data.logical import Date, Timestamp
 from headrace_connectors.lakehouse.column_types import ColumnType
+from headrace_connectors.lakehouse.values.arrays import array_converter
 from headrace_connectors.lakehouse.values.mismatch import MismatchError
 from headrace_connectors.lakehouse.values.temporal_text import parse_date, parse_timestamp
 
@@ -75,7 +76,8 @@ def _converter(type_: ColumnType) -> Convert:
     if kind == "struct":
         return _struct(type_)
     if kind == "array":
-        return _array(type_)
+        assert type_.element is not None
+        return array_converter(type_, (list,), json_converter(type_.element))
     if kind == "map":
         return _map(type_)
     convert = _CONVERTERS[kind]
@@ -200,24 +202,6 @@ def round_decimal(number: Decimal, type_: ColumnType) -> Decimal | None:
 
 
 # --- nested values ----------------------------------------------------------------------------------------------------
-
-
-def _array(type_: ColumnType) -> Convert:
-    assert type_.element is not None
-    element = json_converter(type_.element)
-
-    def convert(value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise MismatchError(type_, value)
-        items: list[Any] = []
-        try:
-            for item in value:
-                items.append(element(item))  # noqa: PERF401 - counts the converted items
-        except MismatchError as error:
-            raise error.inside(f"[{len(items)}]") from None
-        return items
-
-    return convert
 
 
 def _map(type_: ColumnType) -> Convert:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.data.logical import Date, Time, Timestamp
 from headrace.data.schema import Schema
 from headrace_connectors.lakehouse.column_types import ColumnType
+from headrace_connectors.lakehouse.values.arrays import array_converter
 from headrace_connectors.lakehouse.values.arrow_types import arrow_type
 from headrace_connectors.lakehouse.values.column_converter import (
     ColumnConverter,
@@ -67,7 +68,9 @@ def _is_identity(type_: ColumnType, schema: Schema) -> bool:
 def _exact(type_: ColumnType, schema: Schema) -> Callable[[Any], Any]:
     """Return the function that converts one value to the form that `pyarrow.array` accepts."""
     if type_.kind == "array":
-        convert = _array(type_, schema)
+        assert type_.element is not None
+        assert schema.value_schema is not None
+        convert = array_converter(type_, (list, tuple), _exact(type_.element, schema.value_schema))
     elif type_.kind == "map":
         convert = _map(type_, schema)
     elif type_.kind == "struct":
@@ -130,25 +133,6 @@ def _text(type_: ColumnType, value: str) -> str:
 
 
 # --- nested values ----------------------------------------------------------------------------------------------------
-
-
-def _array(type_: ColumnType, schema: Schema) -> Callable[[Any], Any]:
-    assert type_.element is not None
-    assert schema.value_schema is not None
-    element = _exact(type_.element, schema.value_schema)
-
-    def convert(value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple):
-            raise MismatchError(type_, value)
-        items: list[Any] = []
-        try:
-            for item in value:
-                items.append(element(item))  # noqa: PERF401 - counts the converted items
-        except MismatchError as error:
-            raise error.inside(f"[{len(items)}]") from None
-        return items
-
-    return convert
 
 
 def _map(type_: ColumnType, schema: Schema) -> Callable[[Any], Any]:
