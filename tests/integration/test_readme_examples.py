@@ -119,6 +119,18 @@ def test_example_of_a_database_copies_every_row_to_the_sink_file(directory: Path
         )
 
 
+def test_example_of_a_lakehouse_loads_the_rows_into_a_delta_table(directory: Path) -> None:
+    create, *_ = example("A database")
+    worker, show = example("A lakehouse")
+    shell(create, directory)
+    with foreground(worker, directory, free_port()):
+        log = directory / "lakehouse" / "shop-orders" / "_delta_log"
+        wait_for(lambda: any(log.glob("*.json")), "the table has a commit", 240)
+        shown = shell(show, directory)
+    assert "'item': 'tea'" in shown
+    assert "'item': 'cups'" in shown
+
+
 def test_completion_script_is_available_for_each_documented_shell(directory: Path) -> None:
     for name in ("bash", "zsh", "fish"):
         assert "headrace" in shell(f"_HEADRACE_COMPLETE={name}_source headrace", directory)
