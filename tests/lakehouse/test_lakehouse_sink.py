@@ -264,11 +264,15 @@ def test_records_before_a_schema_change_are_loaded_and_dlq_records_can_be_loaded
     dlq = {
         "errors__deadletterqueue__topic__name": "drift.new",
         "errors__deadletterqueue__topic__replication__factor": "1",
+        "errors__deadletterqueue__context__headers__enable": "true",
     }
     tolerant = load("drift", errors__tolerance="all", **dlq)
     tolerant.until_offsets(drift=4)
     tolerant.stop()
     assert sorted(row["n"] for row in rows_of(tmp_path / "drift")) == list(range(7))
+    (dlq_record,) = read_topic(broker, "drift.new", 1)
+    error_class = dict(dlq_record.headers())["__connect.errors.exception.class.name"]
+    assert error_class == b"org.apache.kafka.connect.errors.DataException"
     load("drift.new").until_offsets(**{"drift.new": 1})
     assert [(row["n"], row["extra"]) for row in rows_of(tmp_path / "drift.new")] == [("x", 1)]
 

@@ -45,6 +45,7 @@ from headrace_connectors.lakehouse.values.options import RowOptions
 from headrace_connectors.lakehouse.values.rows import ConvertedRows, RowConverter, columns_of
 
 CONVERTER_STAGE = "VALUE_CONVERTER"
+_DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ class RangeLoader:
             batch.original_offsets[index],
             CONVERTER_STAGE,
             self._rules.class_name,
-            "DataError",
+            _DATA_EXCEPTION,
             reason,
         )
 
