@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
@@ -20,6 +21,7 @@ from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.committers.base import CommitOutcomeUnknownError
 from headrace_connectors.lakehouse.committers.delta import DeltaCommitter
 from headrace_connectors.lakehouse.driver.positions import alter_table_offsets
+from headrace_connectors.lakehouse.job.results import FAILED_RECORDS_MAX
 from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
 from support.broker import BrokerProcess, running_broker
@@ -301,6 +303,25 @@ def test_credentials_can_be_renewed_after_a_pause(load: Callable[..., Load], bro
     loaded.pause(lambda: produce(broker.address, "renewed", numbers(3, 2)))
     loaded.until_offsets(renewed=5)
     loaded.session._access._use(S3Access("key", "secret"))
+
+
+def test_all_bad_records_are_sent_to_the_dead_letter_queue_if_they_exceed_the_limit_of_a_result(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    count = FAILED_RECORDS_MAX + 50
+    produce(broker.address, "mostly-bad", [*numbers(0, 1), *[b"no json"] * count])
+    props = {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": "mostly-bad.dlq",
+        "errors.deadletterqueue.topic.replication.factor": "1",
+    }
+    running = load("mostly-bad", **props)
+    running.until_offsets(**{"mostly-bad": count + 1})
+    assert value_of(running, "bad-records-total") == count
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reader"})
+    assert consumer.get_watermark_offsets(TopicPartition("mostly-bad.dlq", 0), timeout=30) == (0, count)
+    consumer.close()
+    assert [row["n"] for row in rows_of(tmp_path / "mostly-bad")] == [0]
 
 
 class OffsetsContext:

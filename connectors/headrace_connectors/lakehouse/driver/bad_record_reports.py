@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
+from headrace.api.record_access import RecordPipeline
 from headrace.api.task import SelfReadingErrantRecordReporter
 from headrace_connectors.lakehouse.bad_records import describe
 from headrace_connectors.lakehouse.files.table_target import TableTarget
@@ -21,10 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class BadRecordReports:
-    """Applies `errors.*` to the bad records of micro-batches."""
+    """Applies `errors.*` to the bad records of micro-batches.
 
-    def __init__(self, reporter: SelfReadingErrantRecordReporter) -> None:
+    `make_pipeline` returns the pipeline of the records, but one that returns all failed records and not only the first.
+    """
+
+    def __init__(self, reporter: SelfReadingErrantRecordReporter, make_pipeline: Callable[[], RecordPipeline]) -> None:
         self._reporter = reporter
+        self._make_pipeline = make_pipeline
         self.skipped = 0
 
     @property
@@ -59,7 +64,7 @@ class BadRecordReports:
 
     def _report_slices(self, result: RangeResult, work: BatchWork, targets: dict[str, TableTarget]) -> None:
         summary = RangeSummary(result.range, bad_max=sys.maxsize)
-        with work.source.reader.open() as reader, work.source.all_errors_pipeline.open() as pipeline:
+        with work.source.reader.open() as reader, self._make_pipeline().open() as pipeline:
             loader = RangeLoader(work.rules, targets, pipeline, None, work.topic_ids)
             for _ in loader.steps(reader, result.range, summary):
                 bad = summary.take_bad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 import uuid
@@ -28,7 +29,6 @@ from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
 from headrace_connectors.lakehouse.spark.jobs import JobCancelledError, SparkJobs
 
 _COMMITS_MAX = 8
-_ALL_ERRORS = 1 << 31
 logger = logging.getLogger(__name__)
 
 
@@ -58,9 +58,7 @@ class LoadSession:
         config, context = self._config, self._context
         reader_config = context.record_reader()
         pipeline = context.record_pipeline(FAILED_RECORDS_MAX, json_texts=True)
-        source = RecordSource(
-            uuid.uuid4().hex, reader_config, pipeline, context.record_pipeline(_ALL_ERRORS, json_texts=True)
-        )
+        source = RecordSource(uuid.uuid4().hex, reader_config, pipeline)
         self._generation = max(self._generation + 1, time.time_ns() // 1_000_000)
         settings = RunSettings(
             self._connector,
@@ -161,7 +159,10 @@ class LoadSession:
             tables,
             work,
             self._run_job,
-            BadRecordReports(self._context.errant_record_reporter),
+            BadRecordReports(
+                self._context.errant_record_reporter,
+                lambda: self._context.record_pipeline(sys.maxsize, json_texts=True),
+            ),
             layout_of=config.layout_of,
             parallelism=lambda: self._started_jobs().parallelism,
             routes_by_transform=settings.routes_by_transform,

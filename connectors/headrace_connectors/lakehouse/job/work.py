@@ -50,15 +50,11 @@ _DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 
 @dataclass(frozen=True, slots=True)
 class RecordSource:
-    """Where records come from, and how they become batches. `run_id` is unique for a run of the task.
-
-    `pipeline` returns a few failed records of each fetch, and `all_errors_pipeline` returns all of them.
-    """
+    """Where records come from, and how they become batches. `run_id` is unique for a run of the task."""
 
     run_id: str
     reader: RecordReader
     pipeline: RecordPipeline
-    all_errors_pipeline: RecordPipeline
 
 
 @dataclass(frozen=True, slots=True)

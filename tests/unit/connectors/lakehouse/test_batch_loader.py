@@ -121,7 +121,7 @@ class Harness:
         self.tables = Tables(self._committer, lambda committer: None, None, self.pool)
         nothing: Any = None
         template = BatchWork(
-            RecordSource("run", nothing, nothing, nothing),
+            RecordSource("run", nothing, nothing),
             TableRules(TableNames(), RowOptions()),
             {},
             (),
@@ -135,7 +135,7 @@ class Harness:
             self.tables,
             lambda: template,
             self._run,
-            BadRecordReports(self.reporter),
+            BadRecordReports(self.reporter, lambda: nothing),
             layout_of=lambda name: FileLayout(),
             parallelism=lambda: 2,
             routes_by_transform=routes,
