@@ -14,7 +14,7 @@ _SKIP = (
 )
 _ADVICE = {
     False: f"To continue, {_SKIP}.",
-    True: f"To continue, add the new columns to the table and restart the task; or {_SKIP}, from which a second"
+    True: f"To continue, change the columns of the table and restart the task; or {_SKIP}, from which a second"
     " connector can load them into another table (the connector's README shows both).",
 }
 
