@@ -173,6 +173,25 @@ def test_keys_and_headers_are_stored_in_columns(
     assert row["headers"] == [{"key": "h", "value": b"v"}]
 
 
+def test_nulls_do_not_determine_the_columns_of_a_new_table(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    shorts = [None, b"\0\1", b"\0\2"]
+    produce(broker.address, "nulls", shorts, keys=[b"\0\3", None, b"\0\4"])
+    converter = "org.apache.kafka.connect.converters.ShortConverter"
+    cast = {
+        "transforms": "value,key",
+        "transforms.value.type": f"{TRANSFORMS}Cast$Value",  # does not change the schema of a null
+        "transforms.value.spec": "float64",
+        "transforms.key.type": f"{TRANSFORMS}Cast$Key",
+        "transforms.key.spec": "string",
+    }
+    props = {"key.converter": converter, "value.converter": converter, "lakehouse.key.columns": "key", **cast}
+    load("nulls", **props).until_offsets(nulls=3)
+    found = [(row["_kafka_key"], row["value"]) for row in rows_of(tmp_path / "nulls")]
+    assert found == [("3", None), (None, 1.0), ("4", 2.0)]
+
+
 def test_iceberg_table_is_loaded_exactly_once_across_restarts(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:

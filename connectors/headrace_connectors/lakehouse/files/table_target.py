@@ -16,9 +16,9 @@ class TableTarget:
 
     `location` is the directory or URI for new files, or None if it is not known yet: then the task only reports the
     columns of its first record. `columns` are all columns of the table, or None if the table does not exist: then the
-    task uses the columns of its first record with a schema. `next_offsets` are the offsets below which records are
-    already in the table. `display_name` names the table in errors. `field_ids` are the ids for `with_field_ids`; only
-    Iceberg tables have them.
+    task uses the columns of its first record with a value and a key. `next_offsets` are the offsets below which records
+    are already in the table. `display_name` names the table in errors. `field_ids` are the ids for `with_field_ids`;
+    only Iceberg tables have them.
     """
 
     name: str

@@ -54,9 +54,11 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class FoundColumns:
-    """The columns that a task used for a table that did not exist, from its first record with a schema.
+    """The columns that a task used for a table that did not exist, and the record that has these columns.
 
-    The driver chooses the columns of the record with the smallest (topic, partition, offset).
+    `lacks` says whether this record lacks a value and, if the table has columns for the key, a key. The schema of a
+    null may differ from that of other values, because some transforms do not change nulls. So the driver chooses the
+    columns of a record that has both, and of several such records those with the smallest (topic, partition, offset).
     """
 
     table: str
@@ -64,10 +66,11 @@ class FoundColumns:
     topic: str
     partition: int
     offset: int
+    lacks: tuple[bool, bool] = (False, False)
 
     @property
-    def order(self) -> tuple[str, int, int]:
-        return (self.topic, self.partition, self.offset)
+    def order(self) -> tuple[tuple[bool, bool], str, int, int]:
+        return (self.lacks, self.topic, self.partition, self.offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from headrace.api.record_access import (
     RecordReader,
 )
 from headrace.data.batch import SinkBatch
-from headrace_connectors.lakehouse.column_types import SchemaError, UndeclaredColumnsError
+from headrace_connectors.lakehouse.column_types import SchemaError, TableColumn, UndeclaredColumnsError
 from headrace_connectors.lakehouse.files.field_ids import with_field_ids
 from headrace_connectors.lakehouse.files.partitioning import rows_outside_calendar
 from headrace_connectors.lakehouse.files.settings import WriterSettings
@@ -42,7 +42,7 @@ from headrace_connectors.lakehouse.job.results import (
 from headrace_connectors.lakehouse.offsets import Range
 from headrace_connectors.lakehouse.table_names import TableNames
 from headrace_connectors.lakehouse.values.options import RowOptions
-from headrace_connectors.lakehouse.values.rows import ConvertedRows, RowConverter, columns_of
+from headrace_connectors.lakehouse.values.rows import ConvertedRows, RowConverter, columns_of, lacks_of
 
 CONVERTER_STAGE = "VALUE_CONVERTER"
 _DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
@@ -108,7 +108,7 @@ class BatchWork:
             run = RangeLoader(self.rules, self.tables, pipeline, writers, self.topic_ids)
             results = tuple(run.load(reader, range_, stop_at_bad=self.stop_at_bad) for range_ in self.tasks[task])
             files = tuple(writers.finish())
-        return TaskResult(files, results, tuple(run.found.values()), socket.gethostname(), run.read_bytes)
+        return TaskResult(files, results, tuple(run.found), socket.gethostname(), run.read_bytes)
 
 
 class RangeLoader:
@@ -131,7 +131,9 @@ class RangeLoader:
         self._writers = writers
         self._topic_ids = topic_ids
         self._converters: dict[str, RowConverter] = {}
-        self.found: dict[str, FoundColumns] = {}
+        self._used: dict[str, FoundColumns] = {}
+        self.found: list[FoundColumns] = []
+        """The columns of tables that do not exist. If a table is there several times, its last columns are used."""
         self.read_bytes = 0
 
     def load(self, reader: OpenRecordReader, range_: Range, *, stop_at_bad: bool) -> RangeResult:
@@ -201,19 +203,40 @@ class RangeLoader:
 
     def _converter(self, target: TableTarget, batch: SinkBatch) -> RowConverter | None:
         """Return the table's row converter, or None if the table's columns are not known yet."""
-        found = self._converters.get(target.name)
-        if found is not None:
-            return found
+        if target.columns is None:
+            self._find_columns(target, batch)
+        elif target.name not in self._converters:
+            self._use_columns(target, target.columns)
+        return self._converters.get(target.name)
+
+    def _use_columns(self, target: TableTarget, columns: tuple[TableColumn, ...]) -> None:
         options = self._rules.options_of(target.name)
-        columns = target.columns
-        if columns is None:
+        self._converters[target.name] = RowConverter(columns, options, target.display_name)
+
+    def _find_columns(self, target: TableTarget, batch: SinkBatch) -> None:
+        """Use the columns of this batch for a new table, if its records lack less than the record used so far.
+
+        If the columns change, the driver repeats the job, because the task has returned both.
+        """
+        used = self._used.get(target.name)
+        if used is not None and not any(used.lacks):
+            return
+        options = self._rules.options_of(target.name)
+        lacks = lacks_of(batch, options)
+        if used is not None and lacks >= used.lacks:
+            return
+        try:
             columns = columns_of(batch, options)
-            if columns is None:
-                return None
-            position = (batch.original_topic, batch.original_partition, batch.original_offsets[0])
-            self.found[target.name] = FoundColumns(target.name, columns, *position)
-        converter = self._converters[target.name] = RowConverter(columns, options, target.display_name)
-        return converter
+        except UndeclaredColumnsError:
+            if used is None:
+                raise
+            return
+        if columns is None:
+            return
+        position = (batch.original_topic, batch.original_partition, batch.original_offsets[0])
+        found = self._used[target.name] = FoundColumns(target.name, columns, *position, lacks)
+        self.found.append(found)
+        self._use_columns(target, columns)
 
     def _add_all_bad(self, batch: SinkBatch, reason: str, table: str | None, summary: RangeSummary) -> None:
         for index in range(len(batch)):

@@ -80,6 +80,16 @@ def columns_of(batch: SinkBatch, options: RowOptions) -> tuple[TableColumn, ...]
     return columns
 
 
+def lacks_of(batch: SinkBatch, options: RowOptions) -> tuple[bool, bool]:
+    """Whether all records of this batch lack a value, and whether all lack a key although the table stores keys.
+
+    If so, `columns_of` is less certain: some transforms leave nulls as they are, with the schema of other values.
+    """
+    lacks_value = batch.compact is None and all(value is None for value in batch.values)
+    lacks_key = options.key_columns != "none" and all(key is None for key in batch.keys or ())
+    return lacks_value, lacks_key
+
+
 def _value_columns(batch: SinkBatch, options: RowOptions) -> tuple[TableColumn, ...] | None:
     if batch.value_schema is not None:
         columns = schema_columns(batch.value_schema)
@@ -88,7 +98,7 @@ def _value_columns(batch: SinkBatch, options: RowOptions) -> tuple[TableColumn, 
     if options.declared is not None:
         check_declared(options.declared)
         return options.stored(options.declared)
-    if batch.compact is None and all(value is None for value in batch.values):
+    if lacks_of(batch, options)[0]:
         return None
     raise UndeclaredColumnsError(undeclared_text(batch.topic))
 
