@@ -61,6 +61,23 @@ class InProcessJobs(SparkJobs):
         return ""
 
 
+class SharedSpark(InProcessJobs):
+    """Runs jobs in a Spark application that has been started, and keeps it running."""
+
+    def __init__(self, spark: SparkJobs) -> None:
+        super().__init__()
+        self._spark = spark
+
+    def run(self, work: Work, tasks: int, description: str) -> list[bytes]:
+        """Run the job in Spark."""
+        self.jobs += 1
+        return self._spark.run(work, tasks, description)
+
+    def cancel(self) -> None:
+        """Cancel the running job."""
+        self._spark.cancel()
+
+
 class Load:
     """A run of the sink's engine on a thread."""
 

@@ -5,27 +5,24 @@ transforms: the predicate TopicNameMatches selects them. The first transforms ap
 built-in predicates. A seed determines everything.
 
 The rows come from the code of the S3 sink's path: the converters, the transform chain, and the S3 sink's JSON format.
-`table_row` converts a row of a table, which PyArrow has read, to the same form.
+`support.table_rows` converts rows of tables to the same form.
 """
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa
-
+from headrace.api.errors import RecordErrors
 from headrace.data.batch import SinkBatch
-from headrace.data.java import float_text
 from headrace.data.schema import Schema, Type
 from headrace.runtime.chain import TransformChain
-from headrace.runtime.conversion import FromBytes, RawPart
+from headrace.runtime.conversion import FromBytes, RawPart, original_position
 from headrace.runtime.error_policy import Failure
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
@@ -34,25 +31,14 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_connectors.s3.sides import encode_side, sides_of
 from headrace_connectors.s3.sink_config import S3SinkConfig
 from support.errors import error_policy
+from support.parity_records import FIELDS, InputRecord, draw_records
+from support.table_rows import without_nulls
 
-RECORDS_PER_TOPIC = 24
 TRANSFORMS_MAX = 3  # of a topic, without the one that changes the topic
 _DRAWS_MAX = 60
-_START_MS = 1_767_225_600_000  # 2026-01-01
 _CONNECT = "org.apache.kafka.connect.transforms."
 _CONFLUENT = "io.confluent.connect.transforms."
-_LOGICAL = "org.apache.kafka.connect.data."
 _INVALID_IN_NAMES = frozenset(" ,;{}()\n\t=")
-
-
-@dataclass(frozen=True)
-class InputRecord:
-    """A record of partition 0 of a topic. Its offset is its index."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-    timestamp_ms: int
 
 
 @dataclass(frozen=True)
@@ -95,13 +81,10 @@ class ParityTopic:
 
 @dataclass(frozen=True)
 class ParityConnector:
-    """The transforms, predicates and topics of one connector.
-
-    If `has_schemas` is false, the converter's `schemas.enable` is false.
-    """
+    """The converters, transforms, predicates and topics of one connector."""
 
     topics: tuple[ParityTopic, ...]
-    has_schemas: bool
+    converters: Mapping[str, str]
     changes_topics: bool
     common: tuple[dict[str, str], ...] = ()
     predicates: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +92,7 @@ class ParityConnector:
     @property
     def properties(self) -> dict[str, str]:
         """The properties of the converters, transforms and predicates."""
-        return _properties(self.has_schemas, self.common, self.predicates, self.topics)
+        return properties_of(self.converters, self.topics, self.common, self.predicates)
 
     @property
     def ddl_by_topic(self) -> dict[str, str]:
@@ -117,105 +100,21 @@ class ParityConnector:
         return {row.topic: topic.ddl for topic in self.topics for row in topic.rows if topic.ddl is not None}
 
 
-# ---- records ---------------------------------------------------------------------------------------------------------
-
-
-def _field(field: str, type_: str, optional: bool = False, **more: Any) -> dict[str, Any]:
-    return {"field": field, "type": type_, "optional": optional, **more}
-
-
-_INNER = [_field("x", "int32"), _field("y", "string", True)]
-_FIELDS = [
-    _field("id", "int64"),
-    _field("code", "string"),
-    _field("amount", "double", True),
-    _field("ratio", "float", True),
-    _field("flag", "boolean", True),
-    _field("name", "string", True, default="unknown"),
-    _field("created", "string"),
-    _field("at", "int64", name=f"{_LOGICAL}Timestamp", version=1),
-    _field("day", "int32", True, name=f"{_LOGICAL}Date", version=1),
-    _field("price", "bytes", name=f"{_LOGICAL}Decimal", version=1, parameters={"scale": "2"}),
-    _field("millis", "int64", True),
-    _field("in", "struct", True, fields=_INNER),
-    _field("tags", "array", True, items={"type": "string", "optional": False}),
-    _field("route", "string", True),
-]
-_KEY_SCHEMA = {"type": "struct", "optional": False, "fields": [_field("k", "int32"), _field("s", "string", True)]}
-
-
-def _row(random: Random, topic: str, number: int) -> dict[str, Any]:
-    """Draw the payload of a record. Some transforms cannot convert a few of the values."""
-    created = dt.datetime(2026, 1, 1) + dt.timedelta(seconds=random.randrange(10**8))
-    text = f"{created:%Y-%m-%d %H:%M:%S}"
-    rarely = random.random()
-    return {
-        "id": number,
-        "code": "x1" if rarely < 0.04 else str(random.randint(-100, 100)),
-        "amount": _maybe(random, random.randint(-10_000, 10_000) / 8),
-        "ratio": _maybe(random, random.randint(-100, 100) / 4),
-        "flag": _maybe(random, random.random() < 0.5),
-        "name": _maybe(random, random.choice(("Ann", "Bob", "Zoë", ""))),
-        "created": "2026-02-30 1:2:3" if rarely > 0.97 else text[:10] if rarely > 0.94 else text,
-        "at": _START_MS + random.randrange(10**10),
-        "day": _maybe(random, random.randint(0, 30_000)),
-        "price": round(random.uniform(-100, 100), 2),
-        "millis": _maybe(random, random.randrange(2 * 10**12)),
-        "in": _maybe(random, {"x": random.randint(-5, 5), "y": _maybe(random, "why")}),
-        "tags": _maybe(random, random.choices(("a", "b"), k=random.randrange(3))),
-        "route": _maybe(random, f"{topic}-{random.choice('xy')}"),
-    }
-
-
-def _maybe(random: Random, value: Any) -> Any:
-    return None if random.random() < 0.1 else value
-
-
-def _record(random: Random, topic: str, number: int, has_schema: bool, is_event: bool) -> InputRecord:
-    row: Any = _row(random, topic, number)
-    key: Any = {"k": number % 5, "s": _maybe(random, f"{topic}-key{number % 3}")}
-    if has_schema:
-        row["price"] = _base64_decimal(row["price"])
-    else:
-        row = {name: item for name, item in row.items() if name not in ("ratio", "day", "price", "tags")}
-    schema: dict[str, Any] = {"type": "struct", "optional": False, "name": "test", "fields": _FIELDS}
-    if is_event:
-        row, schema = _event(random, row, schema)
-    value: Any = None if random.random() < 0.05 and number > 0 else row
-    headers = tuple((name, str(number % 3).encode()) for name in ("a", "b", "skip") if random.random() < 0.3)
-    headers += (("route", f"{topic}-{number % 2}".encode()),)
-    return InputRecord(
-        json.dumps({"schema": _KEY_SCHEMA, "payload": key} if has_schema else key).encode(),
-        None if value is None else json.dumps({"schema": schema, "payload": value} if has_schema else value).encode(),
-        headers,
-        _START_MS + number * 1000,
-    )
-
-
-def _base64_decimal(number: float) -> str:
-    unscaled = round(number * 100)
-    return base64.b64encode(unscaled.to_bytes(4, "big", signed=True)).decode()
-
-
-def _event(random: Random, row: Any, schema: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return a change event of Debezium."""
-    inner = {**schema, "optional": True, "name": "test.Value"}
-    fields = [
-        {**inner, "field": "before"},
-        {**inner, "field": "after"},
-        _field("op", "string"),
-        _field("ts_ms", "int64"),
-    ]
-    event = {"before": None, "after": row, "op": "c", "ts_ms": _START_MS}
-    if random.random() < 0.15:
-        event |= {"before": row, "after": None, "op": "d"}
-    return event, {"type": "struct", "optional": False, "name": "test.Envelope", "fields": fields}
-
-
 # ---- transforms ------------------------------------------------------------------------------------------------------
 
-_NAMES = tuple(each["field"] for each in _FIELDS)
+_NAMES = tuple(each["field"] for each in FIELDS)
 _DATE_FORMAT = "yyyy-MM-dd HH:mm:ss"
+_FUNCTIONS = str(Path(__file__).with_name("parity_functions.py"))
+_REPLACE_NULLS = (
+    "Cast",
+    "ExtractField",
+    "InsertField",
+    "MaskField",
+    "ReplaceField",
+    "TimestampConverter",
+    "ValueToKey",
+)
+_TIME_TYPES = ("Timestamp", "Date", "Time", "unix", "string")
 
 
 def _transform(random: Random, name: str) -> dict[str, str]:
@@ -254,10 +153,10 @@ def _transform(random: Random, name: str) -> dict[str, str]:
         "ReplaceField$Value": pick(({"exclude": fields}, {"include": fields}, {"renames": "id:number,code:flag2"})),
         "SetSchemaMetadata$Key": {"schema.name": "key"},
         "SetSchemaMetadata$Value": {"schema.name": "renamed", "schema.version": "3"},
-        "TimestampConverter$Key": {"target.type": "string", "field": "k", "format": _DATE_FORMAT},
+        "TimestampConverter$Key": {"target.type": pick(_TIME_TYPES), "field": "t", "format": _DATE_FORMAT},
         "TimestampConverter$Value": {
             **pick(({"field": "created"}, {"field": "at"}, {"field": "day"}, {"field": "millis"})),
-            "target.type": pick(("Timestamp", "Date", "Time", "unix", "string")),
+            "target.type": pick(_TIME_TYPES),
             "format": _DATE_FORMAT,
             "unix.precision": pick(("milliseconds", "seconds", "microseconds")),
         },
@@ -265,7 +164,7 @@ def _transform(random: Random, name: str) -> dict[str, str]:
         "ValueToKey": pick(
             ({"fields": "id"}, {"fields": "code,name"}, {"fields": "in.x", "field.syntax.version": "V2"})
         ),
-        f"{_CONFLUENT}Drop$Key": {},
+        f"{_CONFLUENT}Drop$Key": {"schema.behavior": pick(("nullify", "force_optional"))},
         f"{_CONFLUENT}Filter$Key": {"filter.condition": "$[?(@.k > 1)]", "filter.type": pick(("include", "exclude"))},
         f"{_CONFLUENT}Filter$Value": {
             "filter.condition": pick(("$[?(@.id > 5)]", "$[?(@.name == 'Ann')]")),
@@ -283,19 +182,21 @@ def _transform(random: Random, name: str) -> dict[str, str]:
         f"{_CONFLUENT}TombstoneHandler": {"behavior": pick(("drop_silent", "drop_warn", "fail", "ignore"))},
         "io.debezium.transforms.ExtractNewRecordState": {
             "add.fields": pick(("op", "op,ts_ms")),
-            "delete.tombstone.handling.mode": pick(("drop", "rewrite", "tombstone")),
+            "delete.tombstone.handling.mode": pick(("drop", "rewrite", "tombstone", "delete-to-tombstone")),
+            **pick(({}, {"add.headers": "op"}, {"replace.null.with.default": "false"})),
         },
-        "Python": {
-            "expression": pick(
-                (
-                    "{**value, 'n': value['id'] + 1}",
-                    "{**value, 'name': topic}",
-                    "None if value['id'] % 3 == 0 else value",
-                )
+        "Python": pick(
+            (
+                {"expression": "{**value, 'n': value['id'] + 1}"},
+                {"expression": "{**value, 'name': topic}"},
+                {"expression": "None if value['id'] % 3 == 0 else value"},
+                {"file": _FUNCTIONS, "function": "with_lengths"},
             )
-        },
+        ),
     }
     properties = drawn[name]
+    if name.partition("$")[0] in _REPLACE_NULLS:
+        properties = {**properties, **pick(({}, {"replace.null.with.default": "false"}))}
     is_short = name.partition("$")[0] == "Python" or "." in name
     return {"type": name if is_short else f"{_CONNECT}{name}", **properties}
 
@@ -346,25 +247,36 @@ COMMON: tuple[tuple[dict[str, str], dict[str, str]], ...] = (
     ),
 )
 """Transforms for all topics of a connector, and the properties of their predicates."""
+HEADER_CONVERTERS = (
+    "org.apache.kafka.connect.storage.SimpleHeaderConverter",
+    "org.apache.kafka.connect.storage.StringConverter",
+)
 
 
 def parity_connectors(seed: int, count: int, topics: int) -> Iterator[ParityConnector]:
     """Generate `count` connectors with at most `topics` topics each. Every third one changes the topics of records."""
     random = Random(seed)
-    names = iter(_in_rounds(random, (*PLAIN, EVENTS)))
+    names = {has_schemas: _in_rounds(random, (*_plain(has_schemas), EVENTS)) for has_schemas in (True, False)}
     for number in range(count):
         has_schemas = number % 4 != 3
         routes = number % 3 == 2
         common, predicates = COMMON[number % len(COMMON)]
+        converters = json_converters(has_schemas, HEADER_CONVERTERS[number % len(HEADER_CONVERTERS)])
         routers = iter(_in_rounds(random, ROUTERS))
         drawn = []
         for index in range(topics):
-            first = next(names)
+            first = next(names[has_schemas])
             router = next(routers) if routes else None
-            topic = _draw_topic(random, f"p{number}t{index}", has_schemas, first, router, common, predicates)
+            name = f"s{seed}p{number}t{index}"
+            topic = _draw_topic(random, name, has_schemas, converters, first, router, common, predicates)
             if topic is not None:
                 drawn.append(topic)
-        yield ParityConnector(tuple(drawn), has_schemas, routes, (common,), predicates)
+        yield ParityConnector(tuple(drawn), converters, routes, (common,), predicates)
+
+
+def _plain(has_schemas: bool) -> Sequence[str]:
+    """Return the transforms that do not change the topic, and that accept such records."""
+    return [name for name in PLAIN if has_schemas or not name.startswith("SetSchemaMetadata")]
 
 
 def _in_rounds(random: Random, items: Sequence[str]) -> Iterator[str]:
@@ -377,6 +289,7 @@ def _draw_topic(
     random: Random,
     name: str,
     has_schema: bool,
+    converters: Mapping[str, str],
     first: str,
     router: str | None,
     common: dict[str, str],
@@ -384,30 +297,55 @@ def _draw_topic(
 ) -> ParityTopic | None:
     """Draw transforms, the first of the class `first`, until a table can contain most of the records."""
     for _ in range(_DRAWS_MAX):
-        more = random.choices(PLAIN, k=random.randrange(TRANSFORMS_MAX))
+        more = random.choices(_plain(has_schema), k=random.randrange(TRANSFORMS_MAX))
         classes = [first, *more, *([router] if router else [])]
         transforms = tuple(_transform(random, each) for each in classes)
-        records = tuple(_record(random, name, index, has_schema, first == EVENTS) for index in range(RECORDS_PER_TOPIC))
+        records = draw_records(random, name, has_schema, first == EVENTS)
         topic = ParityTopic(name, has_schema, records, transforms)
-        properties = _properties(has_schema, (common,), predicates, (topic,))
-        batches, failed = run_transforms(properties, topic)
-        if _fits_tables(batches, has_schema) and sum(map(len, batches)) >= RECORDS_PER_TOPIC // 3:
-            rows = tuple(row for batch in batches for row in rows_of(batch))
-            ddl = None if has_schema else _ddl([row.value for row in rows if row.value is not None])
-            return ParityTopic(name, has_schema, records, transforms, rows, failed, ddl)
+        found = with_results(topic, properties_of(converters, (topic,), (common,), predicates))
+        if found is not None:
+            return found
     return None
 
 
-def _properties(
-    has_schemas: bool,
-    common: Sequence[dict[str, str]],
-    predicates: Mapping[str, str],
+def with_results(topic: ParityTopic, properties: dict[str, str]) -> ParityTopic | None:
+    """Return the topic with its results, or None if its tables cannot contain most of the records."""
+    batches, failed = run_transforms(properties, topic)
+    if not _fits_tables(batches, topic.has_schema) or sum(map(len, batches)) < len(topic.records) // 3:
+        return None
+    try:
+        rows = tuple(row for batch in batches for row in rows_of(batch))
+    except RecordErrors:  # JSON cannot contain a Timestamp without a schema
+        return None
+    ddl = None if topic.has_schema else _ddl([row.value for row in rows])
+    return replace(topic, rows=rows, failed=failed, ddl=ddl)
+
+
+def json_converters(has_schemas: bool, header_converter: str) -> dict[str, str]:
+    """Return the properties of JSON converters for keys and values."""
+    enabled = str(has_schemas).lower()
+    return {
+        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "key.converter.schemas.enable": enabled,
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": enabled,
+        "header.converter": header_converter,
+    }
+
+
+def properties_of(
+    converters: Mapping[str, str],
     topics: Sequence[ParityTopic],
+    common: Sequence[dict[str, str]] = (),
+    predicates: Mapping[str, str] = {},
 ) -> dict[str, str]:
+    """Return the properties of the converters, transforms and predicates of a connector."""
     steps = [(f"common{index}", transform) for index, transform in enumerate(common)]
     declared = {name.partition(".")[0]: None for name in predicates}
     properties = {f"predicates.{name}": text for name, text in predicates.items()}
     for topic in topics:
+        if not topic.transforms:
+            continue
         declared[f"is_{topic.name}"] = None
         properties |= {
             f"predicates.is_{topic.name}.type": "TopicNameMatches",
@@ -419,17 +357,11 @@ def _properties(
         ]
     for alias, transform in steps:
         properties |= {f"transforms.{alias}.{name}": text for name, text in transform.items()}
-    enabled = str(has_schemas).lower()
-    return {
-        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-        "key.converter.schemas.enable": enabled,
-        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-        "value.converter.schemas.enable": enabled,
-        "transforms": ",".join(alias for alias, _ in steps),
-        "predicates": ",".join(declared),
-        "errors.tolerance": "all",
-        **properties,
-    }
+    if steps:
+        properties["transforms"] = ",".join(alias for alias, _ in steps)
+    if declared:
+        properties["predicates"] = ",".join(declared)
+    return {**converters, "errors.tolerance": "all", **properties}
 
 
 # ---- the S3 sink's path ----------------------------------------------------------------------------------------------
@@ -443,7 +375,7 @@ def run_transforms(properties: dict[str, str], topic: ParityTopic) -> tuple[list
     failed: list[int] = []
 
     def report(failure: Failure, part: Any) -> None:
-        failed.extend(part.columns.offsets if isinstance(part, RawPart) else part.original_offsets)
+        failed.append(original_position(part)[2])
 
     operator = RetryWithToleranceOperator(
         error_policy(tolerate=True),
@@ -496,17 +428,32 @@ def rows_of(batch: SinkBatch) -> list[ExpectedRow]:
 
 
 def _fits_tables(batches: Sequence[SinkBatch], has_schema: bool) -> bool:
-    """Whether the values of each topic can be the rows of one table."""
+    """Whether the keys and values of each topic can be the rows of one table."""
     schemas: dict[str, set[Schema | None]] = {}
     for batch in batches:
         if any(value is not None for value in batch.values):
             schemas.setdefault(batch.topic, set()).add(batch.value_schema)
     if not schemas or any(len(found) > 1 for found in schemas.values()):
         return False
+    if not all(topic in schemas and _keys_fit_table(found) for topic, found in _by_topic(batches).items()):
+        return False  # without a value, the columns of the table are unknown
     (*found,) = {schema for (schema,) in schemas.values()}
     if not has_schema:
         return found == [None] and _ddl([value for batch in batches for value in batch.values]) is not None
     return all(schema is not None and _can_be_stored(schema) for schema in found)
+
+
+def _by_topic(batches: Sequence[SinkBatch]) -> dict[str, list[SinkBatch]]:
+    found: dict[str, list[SinkBatch]] = {}
+    for batch in batches:
+        found.setdefault(batch.topic, []).append(batch)
+    return found
+
+
+def _keys_fit_table(batches: Sequence[SinkBatch]) -> bool:
+    """Whether all keys of a topic have the same schema."""
+    found = {batch.key_schema for batch in batches if any(key is not None for key in batch.keys or ())}
+    return len(found) <= 1 and all(schema is None or _can_be_stored(schema) for schema in found)
 
 
 def _can_be_stored(schema: Schema) -> bool:
@@ -549,42 +496,5 @@ def _ddl_type(values: Sequence[Any]) -> str | None:
     if classes == {dict}:
         members = _ddl_members(values)
         return None if not members else f"STRUCT<{', '.join(f'`{name}`: {type_}' for name, type_ in members)}>"
-    types = {str: "STRING", int: "BIGINT", bool: "BOOLEAN", float: "DOUBLE"}
+    types = {str: "STRING", int: "BIGINT", bool: "BOOLEAN", float: "DOUBLE", Decimal: "DOUBLE"}
     return "STRING" if not classes else types.get(next(iter(classes))) if len(classes) == 1 else None
-
-
-# ---- rows of tables --------------------------------------------------------------------------------------------------
-
-
-def table_row(schema: pa.Schema, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a row that PyArrow has read from a table (`to_pylist`) to the form of `ExpectedRow.columns`."""
-    return without_nulls({name: _to_json(schema.field(name).type, value) for name, value in row.items()})
-
-
-def without_nulls(value: Any) -> Any:
-    """Remove the fields of objects that are null, because a table contains a null for a missing field."""
-    if isinstance(value, dict):
-        return {name: without_nulls(item) for name, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def _to_json(type_: pa.DataType, value: Any) -> Any:
-    if value is None:
-        return None
-    if pa.types.is_struct(type_):
-        return {name: _to_json(type_.field(name).type, item) for name, item in value.items()}
-    if pa.types.is_map(type_):
-        return {name: _to_json(type_.item_type, item) for name, item in value}
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return [_to_json(type_.value_type, item) for item in value]
-    if pa.types.is_float32(type_):
-        return Decimal(float_text(value))
-    if pa.types.is_floating(type_):
-        return Decimal(repr(value))
-    if isinstance(value, dt.datetime):
-        return (value.replace(tzinfo=dt.UTC) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
-    if isinstance(value, dt.date):
-        return value.toordinal() - dt.date(1970, 1, 1).toordinal()
-    if isinstance(value, dt.time):
-        return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.plugins import registry
 from headrace_connectors.s3.parquet import ArrowRows, encode_rows
+from support.table_rows import table_row
 from support.transform_parity import (
     COMMON,
     EVENTS,
@@ -18,7 +19,6 @@ from support.transform_parity import (
     parity_connectors,
     rows_of,
     run_transforms,
-    table_row,
 )
 
 
