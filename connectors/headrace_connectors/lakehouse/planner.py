@@ -50,6 +50,11 @@ class Plan:
     log_ends: Mapping[TopicPartition, int]
 
     @property
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of the topics, sorted."""
+        return _partitions(self.topics)
+
+    @property
     def topic_ids(self) -> dict[str, str]:
         """The ids of the existing topics, as far as the brokers support them."""
         return _ids(self.topics)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.api.errors import ConnectError
 from headrace.api.record_access import ClusterUnavailableError
-from headrace_connectors.lakehouse.bad_records import BadRecordError, bad_record_error
+from headrace_connectors.lakehouse.bad_records import bad_record_error
 from headrace_connectors.lakehouse.column_types import leaf_types
 from headrace_connectors.lakehouse.committers.base import BatchIdentity, Commit, TableSchemaError
 from headrace_connectors.lakehouse.driver.bad_record_reports import BadRecordReports
@@ -23,7 +23,7 @@ from headrace_connectors.lakehouse.files.table_target import TableTarget
 from headrace_connectors.lakehouse.job.results import FoundColumns, RangeResult, TaskFailure, TaskResult
 from headrace_connectors.lakehouse.job.work import BatchWork
 from headrace_connectors.lakehouse.offsets import Range, TopicPartition, truncate_ranges
-from headrace_connectors.lakehouse.planner import check_topic_ids, split_ranges
+from headrace_connectors.lakehouse.planner import Plan, check_topic_ids, split_ranges
 
 TASK_ROWS_MIN = 20_000
 _REPEATS_MAX = 100
@@ -72,8 +72,9 @@ class JobOutcome:
 class BatchLoader:
     """Loads micro-batches one at a time.
 
-    `run_job` runs a `BatchWork` on Spark's executors. `work` is a template without ranges and tables. `check_files` is
-    called with the results of the first job that wrote files: it checks that the driver sees the files.
+    `run_job` runs a `BatchWork` on Spark's executors. `work()` returns a `BatchWork` without ranges and tables.
+    `layout_of(name)` returns the layout of a new table. `check_files` checks that the driver sees the files of a job.
+    The commits to the tables of a micro-batch run in `pool`.
     """
 
     def __init__(
@@ -86,7 +87,6 @@ class BatchLoader:
         layout_of: Callable[[str], FileLayout],
         parallelism: Callable[[], int],
         routes_by_transform: bool,
-        partitions: Callable[[], Iterable[TopicPartition]],
         check_files: Callable[[Sequence[TaskResult]], None],
         pool: Executor,
     ) -> None:
@@ -97,41 +97,34 @@ class BatchLoader:
         self._layout_of = layout_of
         self._parallelism = parallelism
         self._routes = routes_by_transform
-        self._partitions = partitions
         self._check_files = check_files
         self._pool = pool
 
-    def load(
-        self,
-        identity: BatchIdentity,
-        ranges: Sequence[Range],
-        topic_ids: Mapping[str, str],
-        before_commit: Callable[[], None],
-    ) -> LoadedBatch:
+    def load(self, identity: BatchIdentity, plan: Plan, before_commit: Callable[[], None]) -> LoadedBatch:
         """Load a micro-batch. Raises ConnectError if it cannot be loaded.
 
         If a bad record must fail the task, loads the records before the first bad record of each partition, and then
         raises BadRecordError. `before_commit` raises an error if the batch must be cancelled.
         """
         started = time.monotonic()
-        outcome = self._run(identity, ranges, topic_ids)
+        outcome = self._run(identity, plan)
         self._check_foreign_tables(outcome)
         error = None if self._reports.tolerates_errors else bad_record_error(outcome.ranges)
         if error is not None:
             self._discard(outcome.files)
-            ranges = truncate_ranges(ranges, error.first_bad_offsets)
-            outcome = self._run(identity, ranges, topic_ids) if ranges else JobOutcome(())
+            plan = replace(plan, ranges=tuple(truncate_ranges(plan.ranges, error.first_bad_offsets)))
+            outcome = self._run(identity, plan) if plan.ranges else JobOutcome(())
         try:
-            self._reports.report(outcome.ranges, self._work(), lambda: self._targets(ranges, topic_ids))
+            self._reports.report(outcome.ranges, self._work(), lambda: self._targets(plan))
             before_commit()
         except BaseException:
             self._discard(outcome.files)
             raise
         self._warn_dropped(outcome)
         read_s = time.monotonic() - started
-        self._commit(identity, outcome, ranges, topic_ids)
+        self._commit(identity, outcome, plan)
         loaded = LoadedBatch(
-            tuple(ranges),
+            plan.ranges,
             outcome.rows(),
             sum(range_.bad_count for range_ in outcome.ranges),
             max((range_.newest_ms for range_ in outcome.ranges if range_.newest_ms is not None), default=None),
@@ -145,46 +138,46 @@ class BatchLoader:
 
     # --- the job ----------------------------------------------------------------------------------------------------
 
-    def _run(self, identity: BatchIdentity, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> JobOutcome:
-        """Run the job. Repeat it, without its files, if it found the columns of tables that do not exist."""
+    def _run(self, identity: BatchIdentity, plan: Plan) -> JobOutcome:
+        """Run the job. If it found the columns of tables that do not exist, discard its files and run it again."""
         for _ in range(_REPEATS_MAX):
-            outcome = self._run_once(identity, ranges, topic_ids)
-            if not self._learn(outcome):
+            outcome = self._run_once(identity, plan)
+            if not self._create_tables(outcome, plan):
                 self._check_files(outcome.results)
                 return outcome
             self._discard(outcome.files)
         raise ConnectError(f"batch {identity.batch_id}: the columns of the tables change with each attempt to load it")
 
-    def _run_once(self, identity: BatchIdentity, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> JobOutcome:
-        tasks = split_ranges(ranges, self._parallelism(), TASK_ROWS_MIN)
+    def _run_once(self, identity: BatchIdentity, plan: Plan) -> JobOutcome:
+        tasks = split_ranges(plan.ranges, self._parallelism(), TASK_ROWS_MIN)
         work = replace(
             self._work(),
-            tables=self._targets(ranges, topic_ids),
+            tables=self._targets(plan),
             tasks=tuple(map(tuple, tasks)),
-            topic_ids=dict(topic_ids),
+            topic_ids=plan.topic_ids,
             file_prefix=f"{identity.generation}-{identity.batch_id}",
             stop_at_bad=not self._reports.tolerates_errors,
         )
-        found = [pickle.loads(data) for data in self._run_job(work)]
-        for result in found:
+        results = [pickle.loads(data) for data in self._run_job(work)]
+        for result in results:
             if isinstance(result, TaskFailure):
-                self._discard([file for other in found if isinstance(other, TaskResult) for file in other.files])
+                self._discard([file for other in results if isinstance(other, TaskResult) for file in other.files])
                 raise ClusterUnavailableError(result.message) if result.is_retriable else ConnectError(result.message)
-        return JobOutcome(tuple(found))
+        return JobOutcome(tuple(results))
 
-    def _targets(self, ranges: Iterable[Range], topic_ids: Mapping[str, str]) -> dict[str, TableTarget]:
+    def _targets(self, plan: Plan) -> dict[str, TableTarget]:
         """Return the tables of the ranges' topics. If a transform may change topics, return all open tables.
 
         Raises ConnectError if these tables have offsets of a deleted topic, because they would skip records of the new
         topic with the same name.
         """
         name_of = self._work().rules.names.name_of
-        names = self._tables.names() if self._routes else sorted({name_of(range_.topic) for range_ in ranges})
+        names = self._tables.names() if self._routes else sorted({name_of(range_.topic) for range_ in plan.ranges})
         for name in names if self._routes else ():
-            check_topic_ids(self._tables[name].offsets.topic_ids, topic_ids)
+            check_topic_ids(self._tables[name].offsets.topic_ids, plan.topic_ids)
         return {name: self._tables[name].target(self._layout_of(name), skip_loaded=self._routes) for name in names}
 
-    def _learn(self, outcome: JobOutcome) -> bool:
+    def _create_tables(self, outcome: JobOutcome, plan: Plan) -> bool:
         """Create the tables whose columns the job found. Return whether the job must run again.
 
         A table gets the columns of the record with the smallest (topic, partition, offset). The job must run again if
@@ -194,7 +187,7 @@ class BatchLoader:
         for found in outcome.found_columns:
             by_table[found.table].append(found)
         unopened = [name for name in by_table if name not in self._tables]
-        self._tables.open({name: self._partitions() for name in unopened})
+        self._tables.open(dict.fromkeys(unopened, plan.partitions))
         repeat = bool(unopened)
         dropped = outcome.dropped_tombstones()
         for name, found_columns in sorted(by_table.items()):
@@ -241,19 +234,17 @@ class BatchLoader:
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
-    def _commit(
-        self, identity: BatchIdentity, outcome: JobOutcome, ranges: Sequence[Range], topic_ids: Mapping[str, str]
-    ) -> None:
+    def _commit(self, identity: BatchIdentity, outcome: JobOutcome, plan: Plan) -> None:
         """Commit to all tables of the batch in parallel. Raises the first error after all commits have ended."""
         files: dict[str, list[DataFile]] = defaultdict(list)
         for file in outcome.files:
             files[file.table].append(file)
         commits = []
-        for name, table_ranges in self._ranges_of_tables(outcome, ranges).items():
+        for name, table_ranges in self._ranges_of_tables(outcome, plan.ranges).items():
             table = self._tables[name]
             if table.columns is None:
                 continue  # the table cannot be created without columns, so it stores no offsets
-            offsets = table.offsets.after(table_ranges, topic_ids)
+            offsets = table.offsets.after(table_ranges, plan.topic_ids)
             commits.append((table, Commit(identity, offsets, files.get(name, ()))))
         futures = [self._pool.submit(Table.commit, table, commit) for table, commit in commits]
         errors = [error for future in futures if (error := future.exception()) is not None]
@@ -301,6 +292,3 @@ def _log_progress(identity: BatchIdentity, loaded: LoadedBatch) -> None:
         loaded.commit_s,
         tables or "offsets only",
     )
-
-
-__all__ = ["BadRecordError", "BatchLoader", "LoadedBatch"]

@@ -2,8 +2,8 @@
 
 The position of a partition is the offset in its topic's table. If a transform may change topics, the position is the
 group's committed offset instead, because a record of the partition may go to any table. It is reported only after all
-tables of a micro-batch have committed, and each table skips the records below its own offset. `location_id` checks then
-that the tables are on this machine.
+tables of a micro-batch have committed, and each table skips the records below its own offset. In this case,
+`location_id` checks that the tables are on this machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from headrace.api.record_access import OpenRecordReader, TopicDescription
 from headrace.api.task import SelfReadingSinkTaskContext
 from headrace_connectors.lakehouse.bad_records import BadRecordError
 from headrace_connectors.lakehouse.committers.base import BatchIdentity
-from headrace_connectors.lakehouse.driver.batch_loader import BatchLoader, LoadedBatch
+from headrace_connectors.lakehouse.driver.batch_loader import BatchLoader
 from headrace_connectors.lakehouse.driver.load_metrics import LoadMetrics
 from headrace_connectors.lakehouse.driver.location_id import check_location_id
 from headrace_connectors.lakehouse.driver.tables import Tables
@@ -53,7 +53,6 @@ class RunSettings:
 class LoadRun:
     """Loads micro-batches one after another on the task's thread, until `changed` is set.
 
-    `make_loader(partitions)` returns the loader; `partitions()` returns all partitions of the connector's topics.
     `starts` has the offsets at which partitions start that no table contains, if they start at the end of the log. All
     runs of a task share it.
     """
@@ -65,7 +64,7 @@ class LoadRun:
         planner: Planner,
         reader: OpenRecordReader,
         tables: Tables,
-        make_loader: Callable[[Callable[[], list[TopicPartition]]], BatchLoader],
+        loader: BatchLoader,
         changed: threading.Event,
         metrics: LoadMetrics,
         starts: dict[TopicPartition, int],
@@ -75,7 +74,7 @@ class LoadRun:
         self._planner = planner
         self._reader = reader
         self._tables = tables
-        self._loader = make_loader(self._partitions)
+        self._loader = loader
         self._changed = changed
         self._metrics = metrics
         self._starts = starts
@@ -190,7 +189,7 @@ class LoadRun:
         logger.debug("Loading batch %d: %s", identity.batch_id, ", ".join(map(str, plan.ranges)))
         after = self._position.after(plan.ranges, plan.topic_ids)
         try:
-            loaded = self._loader.load(identity, plan.ranges, plan.topic_ids, self._check_not_cancelled)
+            loaded = self._loader.load(identity, plan, self._check_not_cancelled)
         except BadRecordError as error:
             self._report({**after.next_offsets, **error.first_bad_offsets})
             raise
@@ -211,6 +210,3 @@ class LoadRun:
     def _check_not_cancelled(self) -> None:
         if self._changed.is_set():
             raise RunCancelledError
-
-
-__all__ = ["LoadRun", "LoadedBatch", "RunCancelledError", "RunSettings"]

@@ -85,7 +85,7 @@ class LoadSession:
                 planner,
                 reader,
                 tables,
-                lambda partitions: self._loader(source, tables, settings, partitions),
+                self._loader(source, tables, settings),
                 changed,
                 self._metrics,
                 self._starts,
@@ -141,13 +141,7 @@ class LoadSession:
             options = self._config.table_options().get(committer.name, self._config.default_options())
             check_table_columns(committer.location, columns, options)
 
-    def _loader(
-        self,
-        source: RecordSource,
-        tables: Tables,
-        settings: RunSettings,
-        partitions: Callable[[], list[TopicPartition]],
-    ) -> BatchLoader:
+    def _loader(self, source: RecordSource, tables: Tables, settings: RunSettings) -> BatchLoader:
         config = self._config
         rules = TableRules(settings.names, config.default_options(), config.table_options(), "LakehouseSinkTask")
 
@@ -166,7 +160,6 @@ class LoadSession:
             layout_of=config.layout_of,
             parallelism=lambda: self._started_jobs().parallelism,
             routes_by_transform=settings.routes_by_transform,
-            partitions=partitions,
             check_files=SharedPathCheck(tables),
             pool=self._pool,
         )

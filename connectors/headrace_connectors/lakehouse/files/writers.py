@@ -34,8 +34,6 @@ from headrace_connectors.lakehouse.files.sorting import sorted_slices
 from headrace_connectors.lakehouse.files.stores import FileStore
 from headrace_connectors.lakehouse.files.table_target import TableTarget
 
-__all__ = ["FileWriters", "WriterSettings"]
-
 _ROW_GROUP_ROWS = 1 << 20
 _ROW_GROUP_BYTES = 128 << 20
 """The size of a row group before encoding. Readers assign row groups to tasks, and load the columns of one at once."""

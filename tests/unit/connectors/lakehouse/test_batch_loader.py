@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.api.errors import ConnectError
-from headrace.api.record_access import ClusterUnavailableError, FailedRecord
+from headrace.api.record_access import ClusterUnavailableError, FailedRecord, TopicDescription
 from headrace_connectors.lakehouse.bad_records import BadRecordError
 from headrace_connectors.lakehouse.column_types import ColumnType, TableColumn
 from headrace_connectors.lakehouse.committers.base import (
@@ -36,6 +36,7 @@ from headrace_connectors.lakehouse.job.results import (
 )
 from headrace_connectors.lakehouse.job.work import BatchWork, RecordSource, TableRules
 from headrace_connectors.lakehouse.offsets import Range, TableOffsets, TopicPartition
+from headrace_connectors.lakehouse.planner import Plan
 from headrace_connectors.lakehouse.table_names import TableNames
 from headrace_connectors.lakehouse.values.options import RowOptions
 
@@ -139,7 +140,6 @@ class Harness:
             layout_of=lambda name: FileLayout(),
             parallelism=lambda: 2,
             routes_by_transform=routes,
-            partitions=lambda: [("t", 0)],
             check_files=lambda results: None,
             pool=self.pool,
         )
@@ -158,7 +158,7 @@ class Harness:
     def load(self, *ranges: Range) -> Any:
         if not self.loader._routes:
             self.tables.open({range_.topic: [range_.key] for range_ in ranges})
-        return self.loader.load(IDENTITY, ranges, {"t": "id"}, lambda: None)
+        return self.loader.load(IDENTITY, Plan(ranges, {"t": TopicDescription("id", (0,))}, {}, {}), lambda: None)
 
 
 @pytest.fixture
