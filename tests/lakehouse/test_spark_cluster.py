@@ -16,7 +16,7 @@ from headrace_connectors.lakehouse.spark.jobs import (
     ExecutorsUnsuitableError,
     JobFailedError,
     JobSettings,
-    SparkGoneError,
+    SparkDisconnectedError,
     SparkJobs,
     open_jobs,
 )
@@ -144,7 +144,7 @@ def test_cluster_that_loses_all_workers_is_reported_and_the_job_continues_on_a_n
             cluster.start_worker()
             assert jobs.run(square, 2, "squares") == [b"0", b"1"]
             cluster.stop()
-            with pytest.raises((ExecutorsUnavailableError, SparkGoneError)):
+            with pytest.raises((ExecutorsUnavailableError, SparkDisconnectedError)):
                 jobs.run(square, 2, "squares")
         finally:
             jobs.stop()

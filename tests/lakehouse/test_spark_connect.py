@@ -21,7 +21,7 @@ from headrace_connectors.lakehouse.spark.jobs import (
     JobCancelledError,
     JobFailedError,
     JobSettings,
-    SparkGoneError,
+    SparkDisconnectedError,
     SparkJobs,
     SparkStartError,
     open_jobs,
@@ -105,7 +105,7 @@ def test_end_of_the_server_is_reported(tmp_path: Path) -> None:
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
         assert psutil.wait_procs(children, 60)[1] == []
-        with pytest.raises(SparkGoneError, match="does not respond"):
+        with pytest.raises(SparkDisconnectedError, match="does not respond"):
             jobs.run(square, 1, "square")
         jobs.stop()
 

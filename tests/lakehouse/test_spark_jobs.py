@@ -18,7 +18,7 @@ from headrace_connectors.lakehouse.spark.jobs import (
     JobCancelledError,
     JobFailedError,
     JobSettings,
-    SparkGoneError,
+    SparkDisconnectedError,
     SparkJobs,
     SparkStartError,
     open_jobs,
@@ -106,7 +106,7 @@ def test_job_reports_the_end_of_the_jvm_and_spark_can_start_again(tmp_path: Path
     code = """
 import sys, threading, json, psutil
 from pathlib import Path
-from headrace_connectors.lakehouse.spark.jobs import JobSettings, SparkGoneError, SparkStartError, open_jobs
+from headrace_connectors.lakehouse.spark.jobs import JobSettings, SparkDisconnectedError, SparkStartError, open_jobs
 from support.spark import SHORT_RUN_CONF
 from support.spark_work import Wait, square
 directory = Path(sys.argv[1])
@@ -120,12 +120,12 @@ def kill():
 threading.Thread(target=kill).start()
 try:
     jobs.run(work, 1, "wait")
-except SparkGoneError as error:
+except SparkDisconnectedError as error:
     print(str(error).split(" (")[0], jobs.exit_status(), flush=True)
 jobs.stop()
 try:
     jobs.run(square, 1, "square")
-except SparkGoneError as error:
+except SparkDisconnectedError as error:
     print(error, flush=True)
 jobs.start()
 print(jobs.run(square, 2, "squares"), flush=True)
@@ -163,7 +163,7 @@ def test_start_ends_if_it_is_stopped_or_killed(tmp_path: Path) -> None:
 
 def test_jobs_before_the_start_are_rejected(tmp_path: Path) -> None:
     jobs = open_jobs(SHORT_RUN_CONF, None, "tests", tmp_path, SETTINGS)
-    with pytest.raises(SparkGoneError, match="is not running"):
+    with pytest.raises(SparkDisconnectedError, match="is not running"):
         jobs.run(square, 1, "square")
     jobs.cancel()
     jobs.stop()

@@ -28,14 +28,14 @@ from headrace_connectors.lakehouse.spark.conf import (
     is_local_master,
     session_conf,
 )
-from headrace_connectors.lakehouse.spark.executor_check import check
+from headrace_connectors.lakehouse.spark.executor_check import check_versions
 from headrace_connectors.lakehouse.spark.executor_watch import ExecutorWatch
 from headrace_connectors.lakehouse.spark.java import Java, find_java
 from headrace_connectors.lakehouse.spark.jobs import (
     ExecutorsUnavailableError,
     JobCancelledError,
     JobSettings,
-    SparkGoneError,
+    SparkDisconnectedError,
     SparkJobs,
     SparkStartError,
     Work,
@@ -103,7 +103,7 @@ class ClassicJobs(SparkJobs):
     def run(self, work: Work, tasks: int, description: str) -> list[bytes]:
         context = self._context
         if context is None:
-            raise SparkGoneError("Spark's JVM is not running")
+            raise SparkDisconnectedError("Spark's JVM is not running")
         self._cancelled.clear()
         self._group = f"headrace-{uuid.uuid4()}"
         self._cancel_archive()
@@ -120,13 +120,13 @@ class ClassicJobs(SparkJobs):
 
     def check_executors(self) -> None:
         if not self._is_local:
-            check(self)
+            check_versions(self)
 
     def cancel(self) -> None:
         self._cancelled.set()
         context = self._context
         if context is not None:
-            with contextlib.suppress(Exception):  # if the JVM has exited, `run` raises SparkGoneError
+            with contextlib.suppress(Exception):  # if the JVM has exited, `run` raises SparkDisconnectedError
                 # `run` may not have started the job yet.
                 context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
@@ -206,9 +206,9 @@ class ClassicJobs(SparkJobs):
             return JobCancelledError("the Spark job was cancelled")
         status = self.exit_status()
         if status is not None:
-            return SparkGoneError(str(jvm_exit_error(status, self.output())))
+            return SparkDisconnectedError(str(jvm_exit_error(status, self.output())))
         if _STOPPED.search(str(error)):
-            return SparkGoneError(f"the cluster has ended the Spark application: {self._reason_of_end()}")
+            return SparkDisconnectedError(f"the cluster has ended the Spark application: {self._reason_of_end()}")
         return job_error(error)
 
     def _reason_of_end(self) -> str:

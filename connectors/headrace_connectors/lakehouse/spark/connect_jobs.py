@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headrace_connectors.lakehouse.spark.conf import PACKAGE_DIRECTORY, check_pyspark, check_version, is_archive
-from headrace_connectors.lakehouse.spark.executor_check import check
+from headrace_connectors.lakehouse.spark.executor_check import check_versions
 from headrace_connectors.lakehouse.spark.jobs import (
     ExecutorsUnavailableError,
     JobCancelledError,
     JobSettings,
-    SparkGoneError,
+    SparkDisconnectedError,
     SparkJobs,
     SparkStartError,
     Work,
@@ -74,7 +74,7 @@ class ConnectJobs(SparkJobs):
     def run(self, work: Work, tasks: int, description: str) -> list[bytes]:
         session = self._session
         if session is None or self._killed:
-            raise SparkGoneError(f"the connection to {self._remote} is closed")
+            raise SparkDisconnectedError(f"the connection to {self._remote} is closed")
         self._cancelled.clear()
         progress = _Progress(self._settings.executors_timeout_ms, self._interrupt)
         session.client.add_tag(self._tag)
@@ -91,7 +91,7 @@ class ConnectJobs(SparkJobs):
         return [bytes(row[1]) for row in sorted(rows, key=lambda row: int(row[0]))]
 
     def check_executors(self) -> None:
-        check(self)
+        check_versions(self)
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -145,7 +145,7 @@ class ConnectJobs(SparkJobs):
     def _interrupt(self) -> None:
         session = self._session
         if session is not None:
-            with contextlib.suppress(Exception):  # without a connection, `run` raises SparkGoneError
+            with contextlib.suppress(Exception):  # without a connection, `run` raises SparkDisconnectedError
                 session.client.interrupt_tag(self._tag)
 
     def _no_executors(self) -> str:
@@ -157,12 +157,12 @@ class ConnectJobs(SparkJobs):
 
     def _error(self, error: Exception) -> Exception:
         if self._killed:
-            return SparkGoneError(f"the connection to {self._remote} was closed")
+            return SparkDisconnectedError(f"the connection to {self._remote} was closed")
         if self._cancelled.is_set():
             return JobCancelledError("the Spark job was cancelled")
         text = f"{type(error).__name__}: {error}"
         if any(sign in text for sign in _GONE):
-            return SparkGoneError(f"{self._remote} does not respond, or has restarted: {_first_lines(error)}")
+            return SparkDisconnectedError(f"{self._remote} does not respond, or has restarted: {_first_lines(error)}")
         return job_error(error)
 
 

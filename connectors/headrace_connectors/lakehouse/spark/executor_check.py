@@ -20,7 +20,7 @@ _REMEDY = (
 _VERSIONS = re.compile(r"Python in worker has different version: ([\d.]+)|worker_version[^\d]*([\d.]+)")
 
 
-def check(jobs: SparkJobs) -> None:
+def check_versions(jobs: SparkJobs) -> None:
     """Run one small job, and compare the executors' versions with the driver's. Raises ExecutorsUnsuitableError."""
     try:
         found = json.loads(jobs.run(describe_executor, 1, "check the executors")[0])

@@ -47,7 +47,7 @@ class ExecutorWatch:
                 return
 
     def _has_executors(self) -> bool:
-        with contextlib.suppress(Exception):  # the JVM has exited: `run` raises SparkGoneError
+        with contextlib.suppress(Exception):  # the JVM has exited: `run` raises SparkDisconnectedError
             # The driver is one of the block managers.
             return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) > 1
         return True

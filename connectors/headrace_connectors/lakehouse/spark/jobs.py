@@ -48,7 +48,7 @@ class ExecutorsUnsuitableError(ConnectError):
     """Python or headrace on the executors does not fit the driver's. The message says what to install there."""
 
 
-class SparkGoneError(ConnectError):
+class SparkDisconnectedError(ConnectError):
     """Spark's JVM has exited, or the Spark Connect server has no session of this task any more."""
 
 
@@ -91,7 +91,7 @@ class SparkJobs(ABC):
     def run(self, work: Work, tasks: int, description: str) -> list[bytes]:
         """Call `work(number)` in `tasks` Spark tasks, and return the results in the order of the numbers.
 
-        Raises JobCancelledError, ExecutorsUnavailableError, JobFailedError and SparkGoneError.
+        Raises JobCancelledError, ExecutorsUnavailableError, JobFailedError and SparkDisconnectedError.
         """
 
     @abstractmethod
@@ -111,7 +111,7 @@ class SparkJobs(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End Spark immediately. A running job raises SparkGoneError. May be called repeatedly."""
+        """End Spark immediately. A running job raises SparkDisconnectedError. May be called repeatedly."""
 
     @abstractmethod
     def exit_status(self) -> int | None:
