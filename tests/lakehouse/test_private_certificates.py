@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.committers.iceberg_catalog import check_catalog, parse_catalog
+from headrace_connectors.lakehouse.committers.iceberg_catalog import check_catalog
+from headrace_connectors.lakehouse.committers.iceberg_config import parse_catalog
 from headrace_connectors.lakehouse.files.stores import FileStore
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support import iceberg_committers, s3

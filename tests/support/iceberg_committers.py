@@ -14,10 +14,8 @@ from pyiceberg.table import Table
 
 from headrace_connectors.lakehouse.committers.base import TableCommitter
 from headrace_connectors.lakehouse.committers.iceberg import IcebergCommitter
-from headrace_connectors.lakehouse.committers.iceberg_catalog import (
-    CatalogConnection,
-    parse_catalog,
-)
+from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConnection
+from headrace_connectors.lakehouse.committers.iceberg_config import parse_catalog
 from headrace_connectors.lakehouse.files.data_file import DataFile
 from headrace_connectors.lakehouse.files.field_ids import with_field_ids
 from headrace_connectors.lakehouse.s3_access import S3Access, iceberg_properties

@@ -76,7 +76,8 @@ def check_environment(config: LakehouseSinkConfig) -> Iterator[ConfigError]:
 
         yield from check_bucket(config, config.root, conditional_writes=config.format == "delta")
     if config.format == "iceberg":
-        from headrace_connectors.lakehouse.committers.iceberg_catalog import catalog_errors, may_vend_credentials
+        from headrace_connectors.lakehouse.committers.iceberg_catalog import catalog_errors
+        from headrace_connectors.lakehouse.committers.iceberg_config import may_vend_credentials
         from headrace_connectors.lakehouse.s3_settings import AccessProvider
 
         try:

@@ -50,7 +50,8 @@ from headrace_connectors.lakehouse.committers.base import (
     TableSchemaError,
     TableUnusableError,
 )
-from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConnection, catalog_error, describe_error
+from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConnection
+from headrace_connectors.lakehouse.committers.iceberg_errors import catalog_error, describe_error
 from headrace_connectors.lakehouse.committers.iceberg_files import (
     NAME_MAPPING_KEY,
     describe_files,

@@ -35,7 +35,7 @@ class TableAccess:
 
             self._provider = AccessProvider(config)
             if config.format == "iceberg":
-                from headrace_connectors.lakehouse.committers.iceberg_catalog import may_vend_credentials
+                from headrace_connectors.lakehouse.committers.iceberg_config import may_vend_credentials
 
                 self._may_vend = may_vend_credentials(config.originals, config.root)
         self._access: S3Access | None = None
@@ -86,7 +86,8 @@ class TableAccess:
 
     def _connection(self) -> CatalogConnection:
         if self._catalog is None:
-            from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConnection, parse_catalog
+            from headrace_connectors.lakehouse.committers.iceberg_catalog import CatalogConnection
+            from headrace_connectors.lakehouse.committers.iceberg_config import parse_catalog
 
             catalog = parse_catalog(self._config.originals, self._root)
             io = None if self._access is None else iceberg_properties(self._access)

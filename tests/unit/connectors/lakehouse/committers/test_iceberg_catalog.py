@@ -12,12 +12,11 @@ import pytest
 pytest.importorskip("pyiceberg")
 from headrace.api.errors import ConfigErrors
 from headrace_connectors.lakehouse.committers.iceberg_catalog import (
-    CatalogConfig,
     catalog_errors,
     check_catalog,
     open_catalog,
-    parse_catalog,
 )
+from headrace_connectors.lakehouse.committers.iceberg_config import CatalogConfig, parse_catalog
 from headrace_connectors.lakehouse.table_uri import TableUri
 from support.ports import free_port
 
