@@ -149,6 +149,16 @@ class SelfReadingErrantRecordReporter(Protocol):
     def tolerates_errors(self) -> bool:
         """Whether ``errors.tolerance`` is `all`. Otherwise the sink raises its own error, and reports nothing."""
 
+    @property
+    def needs_records(self) -> bool:
+        """Whether each failed record must be reported: it is logged, dead-lettered, or fails the task.
+
+        Otherwise, a sink that does not know all failed records may call `count`.
+        """
+
+    def count(self, records: int) -> None:
+        """Count skipped records. Call it instead of `report`, and only if `needs_records` is false."""
+
     def report(self, records: Iterable[ErrantRecord | FailedRecord]) -> None:
         """Count and log records, and write their original bytes to the dead letter queue if one is configured.
 

@@ -46,6 +46,7 @@ class SelfReadingSinkErrors:
         self._task = task
         self._class_name = class_name
         self._policy = policy
+        self._counters = counters
         self._log = ErrorLog(task, policy, counters)
         self._queue = queue
         self._read_records = read_records
@@ -55,6 +56,16 @@ class SelfReadingSinkErrors:
     def tolerates_errors(self) -> bool:
         """Whether errors.tolerance is `all`."""
         return self._policy.tolerate
+
+    @property
+    def needs_records(self) -> bool:
+        """Whether each failed record must be reported: it is logged, dead-lettered, or fails the task."""
+        return self._queue is not None or self._policy.log or not self._policy.tolerate
+
+    def count(self, records: int) -> None:
+        """Count skipped records that need not be reported."""
+        assert not self.needs_records
+        self._counters.add_failed_records(records, are_skipped=True)
 
     def report(self, records: Iterable[ErrantRecord | FailedRecord]) -> None:
         """Count and log records, write them to the dead letter queue, and wait until they are acknowledged.

@@ -1,7 +1,8 @@
 """Reports the bad records of a micro-batch to the platform, which counts, logs and dead-letters them.
 
-The result of a Spark task has at most FAILED_RECORDS_MAX bad records of a range. If a range has more, the driver reads
-it again in slices, so that its memory does not grow with the number of bad records.
+The result of a Spark task has at most FAILED_RECORDS_MAX bad records of a range, and their number. If a range has more,
+and bad records are logged or dead-lettered, the driver reads the range again in slices, so that its memory does not
+grow with the number of bad records. Otherwise their number is sufficient.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ class BadRecordReports:
     def report(
         self, results: Sequence[RangeResult], work: BatchWork, targets: Callable[[], dict[str, TableTarget]]
     ) -> None:
-        """Report all bad records in `results`. Returns when the dead letter queue has acknowledged them."""
+        """Report all bad records of the ranges. Returns when the dead letter queue has acknowledged them."""
         bad = [result for result in results if result.bad_count]
         if not bad:
             return
         for result in bad:
             if result.bad_count == len(result.bad):
                 self._report(result.bad)
+            elif not self._reporter.needs_records:
+                self._reporter.count(result.bad_count)
             else:
                 self._report_slices(result, work, targets())
         count = sum(result.bad_count for result in bad)

@@ -100,14 +100,20 @@ class FakeCommitter(TableCommitter):
 
 
 class FakeReporter:
-    """Collects the reported records."""
+    """Collects the reported records, and counts the others."""
+
+    needs_records = False
 
     def __init__(self, *, tolerates_errors: bool) -> None:
         self.tolerates_errors = tolerates_errors
         self.offsets: list[int] = []
+        self.counted = 0
 
     def report(self, records: Sequence[Any]) -> None:
         self.offsets += [record.offset for record in records]
+
+    def count(self, records: int) -> None:
+        self.counted += records
 
 
 class Harness:
@@ -277,6 +283,19 @@ def test_tolerated_bad_records_are_reported_before_the_commit(harness: Callable[
     loaded = run.load(T)
     assert run.reporter.offsets == [7, 8]
     assert loaded.bad_count == 2
+    assert table.commits[0].offsets.next_offsets == {("t", 0): 9}
+
+
+def test_bad_records_are_only_counted_if_they_are_neither_logged_nor_dead_lettered(
+    harness: Callable[..., Harness],
+) -> None:
+    """A harness without a reader shows that the range is not read again."""
+    result = TaskResult((file("t", "a"),), (RangeResult(T, {"t": 1}, (bad(6),), 3, 6),))
+    run = harness(lambda work: [result], tolerates_errors=True)
+    table = run.add("t", exists=True)
+    loaded = run.load(T)
+    assert (run.reporter.counted, run.reporter.offsets) == (3, [])
+    assert loaded.bad_count == 3
     assert table.commits[0].offsets.next_offsets == {("t", 0): 9}
 
 

@@ -166,3 +166,16 @@ def test_any_number_of_records_can_be_reported_while_few_of_them_are_in_memory()
     errors.report(records())
     assert (len(producer.sent), counters.errors) == (11_000, 11_000)
     assert max(waiting) <= 5_000
+
+
+def test_records_must_be_reported_only_if_they_are_logged_or_dead_lettered_or_fail_the_task() -> None:
+    counted, counters = make(error_policy(tolerate=True), None)
+    assert not counted.needs_records
+    counted.count(7)
+    assert (counters.errors, counters.skipped) == (7, 7)
+    for policy, producer in [
+        (error_policy(), None),
+        (error_policy(tolerate=True, log=True), None),
+        (error_policy(tolerate=True), Producer()),
+    ]:
+        assert make(policy, producer)[0].needs_records
