@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from headrace.api.config import Importance, key
+from headrace.api.config import ConfigType, Importance, key
 from headrace.api.errors import ConfigError
 from headrace_connectors.lakehouse.column_types import TableColumn
 from headrace_connectors.lakehouse.ddl import parse_ddl
@@ -108,6 +108,7 @@ class LakehouseSinkConfig(S3AccessConfig):
     batch_bytes_max: int = key(
         "lakehouse.batch.bytes.max",
         default=256 << 20,
+        type=ConfigType.LONG,
         at_least=1 << 10,
         doc="Maximum payload bytes in a micro-batch, estimated from samples. Limits the memory that a batch needs.",
     )
@@ -126,12 +127,14 @@ class LakehouseSinkConfig(S3AccessConfig):
     worker_memory_bytes: int = key(
         "lakehouse.worker.memory.bytes",
         default=256 << 20,
+        type=ConfigType.LONG,
         at_least=1 << 20,
         doc="Maximum bytes of unwritten rows in one Spark task. A task that has more writes row groups.",
     )
     file_size_bytes: int = key(
         "lakehouse.file.size.bytes",
         default=512 << 20,
+        type=ConfigType.LONG,
         at_least=1 << 20,
         doc="Approximate size at which a task starts a new file of a table.",
     )

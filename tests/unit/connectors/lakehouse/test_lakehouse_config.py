@@ -43,6 +43,12 @@ def test_directory_of_sparks_files_contains_no_tables_and_no_files_of_other_conn
     assert name_problem("_spark") is not None
 
 
+def test_sizes_may_be_larger_than_two_gibibytes() -> None:
+    keys = ("lakehouse.batch.bytes.max", "lakehouse.worker.memory.bytes", "lakehouse.file.size.bytes")
+    config = LakehouseSinkConfig.parse({"lakehouse.path": "/tables", **dict.fromkeys(keys, str(5 << 30))})
+    assert (config.batch_bytes_max, config.worker_memory_bytes, config.file_size_bytes) == (5 << 30,) * 3
+
+
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
