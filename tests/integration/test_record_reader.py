@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.api.record_access import ClusterUnavailableError, RangeReadError
 from headrace.runtime.record_access.reader import KafkaRecordReader, KafkaRecords, OpenKafkaReader
 from headrace.testing import KafkaBroker
+from headrace_broker.client.cluster import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -198,6 +199,28 @@ def test_average_record_size_includes_keys_and_values(kafka_broker: KafkaBroker,
     kafka_broker.produce("t", [("key", "x" * 97)] * 100)
     assert reader.average_record_bytes({("t", 0): 3, ("empty", 0): 0}) == {"t": 100}
     assert values_of(reader.read("t", 0, 0, 1)) == [b"x" * 97]
+
+
+def test_metadata_of_all_topics_are_requested_once_if_the_topics_are_known_before(
+    kafka_broker: KafkaBroker, reader: OpenKafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[set[str]] = []
+    fetch = Cluster.fetch_metadata
+
+    async def count(cluster: Cluster, topics: Iterable[str] | None, **options: Any) -> Any:
+        requests.append(set(topics or ()))
+        return await fetch(cluster, topics, **options)
+
+    topics = {f"t{number}" for number in range(20)}
+    for topic in topics:
+        kafka_broker.create_topic(topic)
+        kafka_broker.produce(topic, ["a"])
+    described = reader.describe_topics(topics, None)
+    monkeypatch.setattr(Cluster, "fetch_metadata", count)
+    reader.prepare(topics)
+    for topic in topics:
+        assert values_of(reader.read(topic, 0, 0, 1, described[topic].id)) == [b"a"]
+    assert requests == [topics]
 
 
 def test_reader_without_a_broker_reports_that_the_cluster_is_unavailable(kafka_broker: KafkaBroker) -> None:

@@ -81,6 +81,9 @@ class OpenRecordReader(Protocol):
     def average_record_bytes(self, positions: Mapping[TopicPartition, int]) -> Mapping[str, float]:
         """Return the average size of the next records of each topic, from samples at these positions."""
 
+    def prepare(self, topics: Iterable[str]) -> None:
+        """Request the metadata of all these topics at once. Otherwise, `read` requests them topic by topic."""
+
     def read(
         self, topic: str, partition: int, start: int, end: int, topic_id: str | None = None
     ) -> Iterator[FetchedRecords]:

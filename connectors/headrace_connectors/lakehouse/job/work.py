@@ -103,6 +103,7 @@ class BatchWork:
 
     def _run(self, task: int) -> TaskResult:
         reader, pipeline = _open(self.source)
+        reader.prepare({range_.topic for range_ in self.tasks[task]})
         name = f"{self.file_prefix}-{task}-{uuid.uuid4().hex[:12]}"
         with FileWriters(self.store, self.writing, name) as writers:
             run = RangeLoader(self.rules, self.tables, pipeline, writers, self.topic_ids)

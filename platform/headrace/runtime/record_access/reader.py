@@ -120,6 +120,10 @@ class OpenKafkaReader:
         """
         return self._run(self._sample(positions))
 
+    def prepare(self, topics: Iterable[str]) -> None:
+        """Request the metadata of all these topics at once. Otherwise, `read` requests them topic by topic."""
+        self._run(self._prepare(set(topics)))
+
     def read(
         self, topic: str, partition: int, start: int, end: int, topic_id: str | None = None
     ) -> Iterator[KafkaRecords]:
@@ -192,6 +196,9 @@ class OpenKafkaReader:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+    async def _prepare(self, topics: set[str]) -> None:
+        await (await self._open_client()).track(topics)
 
     async def _begin(self, topic: str, partition: int, start: int, end: int, topic_id: str | None) -> _Client:
         client = await self._open_client()
@@ -304,10 +311,11 @@ class _Client:
         return await self._known_id(topic)
 
     async def track(self, topics: set[str]) -> None:
-        """Request the metadata of all these topics at once."""
-        if not topics <= self.cluster.view.topics.keys():
-            self.cluster.track(topics)
-            await self.cluster.wait_for_refresh()
+        """Request the metadata of all these topics at once. Raises TimedOutError."""
+        cluster = self.cluster
+        if not topics <= cluster.view.topics.keys():
+            cluster.track(topics)
+            await cluster.retry(cluster.wait_for_refresh, cluster.config.default_api_timeout_ms, "metadata of topics")
 
     async def next_chunks(self, position: _RangePosition) -> list[FetchedChunk]:
         """Wait for the next records of the current range. Raises RangeReadError, ClusterUnavailableError."""
