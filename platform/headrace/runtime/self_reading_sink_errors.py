@@ -22,6 +22,8 @@ from headrace.runtime.record_lookup import Found, Position
 log = logging.getLogger(__name__)
 
 _SENDS_MAX = 500
+_SEND_BYTES_MAX = 16 << 20
+"""Records that are sent to the dead letter queue at the same time."""
 _SLICE_RECORDS = 5_000
 """Records that are reported at once. Only their failures are in memory, however many records are reported."""
 
@@ -105,6 +107,7 @@ class SelfReadingSinkErrors:
 
     async def _report_originals(self, failures: dict[Position, Failure]) -> None:
         sends: list[Coroutine[Any, Any, None]] = []
+        send_bytes = 0
         async for position, columns in self._read_records(failures):
             failure = failures[position]
             self._log.add(failure, _where(position), None if columns is None else columns.whole_values()[0])
@@ -120,9 +123,10 @@ class SelfReadingSinkErrors:
                 )
                 continue
             sends.append(self._queue.send_on_loop(failure, origin_of(*position), columns))
-            if len(sends) >= _SENDS_MAX:
+            send_bytes += sum(columns.value_lengths())
+            if len(sends) >= _SENDS_MAX or send_bytes >= _SEND_BYTES_MAX:
                 await asyncio.gather(*sends)
-                sends = []
+                sends, send_bytes = [], 0
         await asyncio.gather(*sends)
 
 

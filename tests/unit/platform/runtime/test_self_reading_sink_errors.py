@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -51,13 +51,18 @@ class Producer:
         self.sent.append(columns)
 
 
+ReadRecords = Callable[[Iterable[Position]], AsyncIterator[Found]]
+
+
 async def read_records(positions: Iterable[Position]) -> AsyncIterator[Found]:
     for position in positions:
         columns = RecordColumns([b"%d" % position.offset], keys=[b"k"], timestamps=[7], offsets=[position.offset])
         yield position, None if position.offset == DELETED else columns
 
 
-def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSinkErrors, ErrorCounters]:
+def make(
+    policy: ErrorPolicy, producer: Producer | None, read_records: ReadRecords = read_records
+) -> tuple[SelfReadingSinkErrors, ErrorCounters]:
     spec = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
     counters = ErrorCounters()
 
@@ -179,3 +184,21 @@ def test_records_must_be_reported_only_if_they_are_logged_or_dead_lettered_or_fa
         (error_policy(tolerate=True), Producer()),
     ]:
         assert make(policy, producer)[0].needs_records
+
+
+def test_only_a_few_large_records_wait_for_the_dead_letter_queue() -> None:
+    """Records of 5 MB: 500 of them would need 2.5 GB."""
+    producer, found, waiting = Producer(), 0, []
+    value = bytes(5 << 20)
+
+    async def read_large_records(positions: Iterable[Position]) -> AsyncIterator[Found]:
+        nonlocal found
+        for position in positions:
+            found += 1
+            waiting.append(found - len(producer.sent))
+            yield position, RecordColumns([value], keys=[None], timestamps=[7], offsets=[position.offset])
+
+    errors, _ = make(error_policy(tolerate=True), producer, read_large_records)
+    errors.report([replace(DESCRIBED, offset=offset) for offset in range(50)])
+    assert len(producer.sent) == 50
+    assert max(waiting) == 4
