@@ -22,6 +22,7 @@ from headrace.api.retries import Retries, RetryPolicy
 from headrace.api.task import SelfReadingSinkTask
 from headrace_connectors.lakehouse.error_messages import disk_full_error, is_disk_full, jvm_exit_error
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
+from headrace_connectors.lakehouse.spark.jobs import SparkStartError
 from headrace_connectors.lakehouse.validation import (
     check,
     check_brokers,
@@ -140,6 +141,8 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
     def _explain(self, error: Exception) -> ConnectError | None:
         """Return the error that caused `error`, if it is a JVM that has exited, or a full disk."""
         assert self._session is not None
+        if isinstance(error, SparkStartError):  # it has the reason, and ends the JVM
+            return None
         status = self._session.jvm_exit_status()
         if status is not None:
             return jvm_exit_error(status, self._session.jvm_output())

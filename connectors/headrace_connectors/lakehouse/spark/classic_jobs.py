@@ -168,8 +168,12 @@ class ClassicJobs(SparkJobs):
         try:
             context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
         except Exception as error:  # py4j and Spark raise exceptions without a common base class
+            status = jvm.exit_status()
+            if status is not None:
+                raise SparkStartError(str(jvm_exit_error(status, jvm.output()))) from error
+            reason = str(error)  # py4j requests the text from the JVM
             jvm.kill()
-            raise SparkStartError(f"the Spark session did not start: {error}\n{jvm.output()}") from error
+            raise SparkStartError(f"the Spark session did not start: {reason}") from None
         # Suppress the accumulator server's errors: the server writes an error to the terminal whenever the JVM exits.
         setattr(context._accumulatorServer, "handle_error", _ignore)  # noqa: B010
         return context
