@@ -16,6 +16,7 @@ from headrace.api.record_access import ClusterUnavailableError, RangeReadError
 from headrace.runtime.record_access.reader import KafkaRecordReader, KafkaRecords, OpenKafkaReader
 from headrace.testing import KafkaBroker
 from headrace_broker.client.cluster import Cluster
+from support.repeated_batches import repeat_batches
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -65,6 +66,15 @@ def test_ranges_have_exactly_the_requested_offsets_and_no_gaps(
         assert [start for start, _ in ranges] == [start, *(end for _, end in ranges)][: len(ranges)]
         assert [*(end for _, end in ranges)][-1:] == ([end] if start < end else [])
     assert values_of(reader.read("t", 0, 0, 1)) == [b"other"]
+
+
+def test_large_batch_is_yielded_in_parts(kafka_broker: KafkaBroker, reader: OpenKafkaReader) -> None:
+    kafka_broker.create_topic("t")
+    values = [b"%d" % number for number in range(12_000)]
+    repeat_batches(kafka_broker.bootstrap_servers, "t", [values], 1)
+    found = list(reader.read("t", 0, 3, 11_998))
+    assert [(records.start, records.end) for records in found] == [(3, 5_003), (5_003, 10_003), (10_003, 11_998)]
+    assert values_of(found) == values[3:11_998]
 
 
 def test_range_at_the_end_of_the_log_does_not_delay_the_next_range(kafka_broker: KafkaBroker) -> None:

@@ -38,6 +38,8 @@ _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sh
 _GROUP_KEYS = frozenset({"group.id", "group.instance.id", "enable.auto.commit"})
 # A reader reads one partition at a time, so its fetches may be larger than those of a consumer with many partitions.
 _PARTITION_FETCH_BYTES = str(4 << 20)
+_RECORDS_MAX = 5_000
+"""Records that are yielded at once. A batch may contain more, and a failed record may need some kB for its trace."""
 _POLL_MS = 1000
 _SAMPLE_MS = 2000
 _SAMPLE_FETCH_BYTES = "65536"
@@ -399,7 +401,7 @@ async def _consumer(config: ClientConfig, cluster: Cluster) -> AsyncIterator[Con
 def _parsed(chunk: FetchedChunk, position: _RangePosition) -> Iterator[FetchedBatch]:
     """Yield the records of a chunk. Raises RangeReadError if they are corrupt."""
     try:
-        while (batch := chunk.next_batch()) is not None:
+        while (batch := chunk.next_batch(_RECORDS_MAX)) is not None:
             yield batch
     except CorruptRecordsError as error:
         raise _corrupt(position, error) from error
