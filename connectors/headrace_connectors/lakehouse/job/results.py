@@ -56,9 +56,9 @@ class RangeResult:
 class FoundColumns:
     """The columns that a task used for a table that did not exist, and the record that has these columns.
 
-    `lacks` says whether this record lacks a value and, if the table has columns for the key, a key. The schema of a
-    null may differ from that of other values, because some transforms do not change nulls. So the driver chooses the
-    columns of a record that has both, and of several such records those with the smallest (topic, partition, offset).
+    `missing` says whether the record has no value, and whether it has no key although the table stores keys. The schema
+    of a null may differ from that of other values, because some transforms do not change nulls. So the driver prefers
+    the columns of a record with both, and of several such records that with the smallest (topic, partition, offset).
     """
 
     table: str
@@ -66,11 +66,11 @@ class FoundColumns:
     topic: str
     partition: int
     offset: int
-    lacks: tuple[bool, bool] = (False, False)
+    missing: tuple[bool, bool] = (False, False)
 
     @property
     def order(self) -> tuple[tuple[bool, bool], str, int, int]:
-        return (self.lacks, self.topic, self.partition, self.offset)
+        return (self.missing, self.topic, self.partition, self.offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,13 @@ from headrace_connectors.lakehouse.job.results import (
 from headrace_connectors.lakehouse.offsets import Range
 from headrace_connectors.lakehouse.table_names import TableNames
 from headrace_connectors.lakehouse.values.options import RowOptions
-from headrace_connectors.lakehouse.values.rows import ConvertedRows, RowConverter, columns_of, lacks_of
+from headrace_connectors.lakehouse.values.rows import (
+    ConvertedRows,
+    RowConverter,
+    columns_of,
+    missing_parts,
+    undeclared_text,
+)
 
 CONVERTER_STAGE = "VALUE_CONVERTER"
 _DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
@@ -168,7 +174,7 @@ class RangeLoader:
         try:
             converter = self._converter(target, batch)
         except UndeclaredColumnsError as error:
-            raise ConnectError(str(error).replace("<table>", target.name)) from error
+            raise ConnectError(undeclared_text(batch.topic, target.name)) from error
         except SchemaError as error:
             self._add_all_bad(batch, str(error), target.name, summary)
             return
@@ -220,11 +226,11 @@ class RangeLoader:
         If the columns change, the driver repeats the job, because the task has returned both.
         """
         used = self._used.get(target.name)
-        if used is not None and not any(used.lacks):
+        if used is not None and not any(used.missing):
             return
         options = self._rules.options_of(target.name)
-        lacks = lacks_of(batch, options)
-        if used is not None and lacks >= used.lacks:
+        missing = missing_parts(batch, options)
+        if used is not None and missing >= used.missing:
             return
         try:
             columns = columns_of(batch, options)
@@ -235,7 +241,7 @@ class RangeLoader:
         if columns is None:
             return
         position = (batch.original_topic, batch.original_partition, batch.original_offsets[0])
-        found = self._used[target.name] = FoundColumns(target.name, columns, *position, lacks)
+        found = self._used[target.name] = FoundColumns(target.name, columns, *position, missing)
         self.found.append(found)
         self._use_columns(target, columns)
 

@@ -80,10 +80,10 @@ def columns_of(batch: SinkBatch, options: RowOptions) -> tuple[TableColumn, ...]
     return columns
 
 
-def lacks_of(batch: SinkBatch, options: RowOptions) -> tuple[bool, bool]:
-    """Whether all records of this batch lack a value, and whether all lack a key although the table stores keys.
+def missing_parts(batch: SinkBatch, options: RowOptions) -> tuple[bool, bool]:
+    """Return whether no record of this batch has a value, and whether none has a key although the table stores keys.
 
-    If so, `columns_of` is less certain: some transforms leave nulls as they are, with the schema of other values.
+    In these cases, `columns_of` may be wrong: some transforms do not change nulls, but other values and their schema.
     """
     lacks_value = batch.compact is None and all(value is None for value in batch.values)
     lacks_key = options.key_columns != "none" and all(key is None for key in batch.keys or ())
@@ -98,13 +98,13 @@ def _value_columns(batch: SinkBatch, options: RowOptions) -> tuple[TableColumn, 
     if options.declared is not None:
         check_declared(options.declared)
         return options.stored(options.declared)
-    if lacks_of(batch, options)[0]:
+    if missing_parts(batch, options)[0]:
         return None
     raise UndeclaredColumnsError(undeclared_text(batch.topic))
 
 
 def undeclared_text(topic: str, table: str = "<table>") -> str:
-    """Return the error for records without a schema, if the configuration does not declare the table's columns."""
+    """Return the error for records without a schema, if the configuration does not declare the columns of `table`."""
     return (
         f"topic {topic}: the records have no schema, so the table's columns must be configured: set lakehouse.schema or"
         f" lakehouse.table.{table}.schema to Spark DDL (id BIGINT, name STRING, ...)"

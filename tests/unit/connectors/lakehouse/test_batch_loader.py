@@ -226,7 +226,7 @@ def test_batch_runs_again_if_tasks_found_different_columns_for_a_new_table(harne
 def test_columns_of_a_record_with_a_value_are_preferred_to_those_of_an_earlier_tombstone(
     harness: Callable[..., Harness],
 ) -> None:
-    of_tombstone = FoundColumns("t", LONGS, "t", 0, 5, lacks=(True, False))
+    of_tombstone = FoundColumns("t", LONGS, "t", 0, 5, missing=(True, False))
     task = TaskResult((file("t", "a"),), (), (of_tombstone, FoundColumns("t", INTS, "t", 0, 7)))
     run = harness(lambda work: [task], lambda work: [TaskResult((file("t", "b"),), (RangeResult(T, {"t": 4}),))])
     run.load(T)
