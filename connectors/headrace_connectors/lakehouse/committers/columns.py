@@ -15,12 +15,14 @@ from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.files.layout import FileLayout, PartitionField
 
 
-def check_columns(location: str, table: Iterable[TableColumn], rows: Iterable[TableColumn]) -> None:
+def check_columns(
+    location: str, table: Iterable[TableColumn], rows: Iterable[TableColumn], rows_name: str = "the records' columns"
+) -> None:
     """Raise TableSchemaError if the columns of table and rows differ. The order of columns does not matter."""
     found = describe_changes(leaf_types(table), leaf_types(rows))
     if found:
         raise TableSchemaError(
-            f"the records' columns do not match table {location}: {', '.join(found)}; load the records into another"
+            f"{rows_name} do not match table {location}: {', '.join(found)}; load the records into another"
             " table (lakehouse.table.name.format), or change the table's columns"
         )
 

@@ -39,7 +39,8 @@ def check_table_columns(location: str, columns: Sequence[TableColumn], options: 
         compared = [column for column in columns if not options.is_key_column(column.name)]
     else:
         compared = [column for column in columns if column.name in fixed]
-    check_columns(location, compared, expected)
+    declared = "the declared columns (lakehouse.schema or lakehouse.table.<table>.schema)"
+    check_columns(location, compared, expected, "the records' columns" if options.declared is None else declared)
 
 
 def _check_metadata(location: str, names: Sequence[str], options: RowOptions) -> None:

@@ -446,6 +446,7 @@ def test_headers_become_a_column_of_keys_and_bytes() -> None:
         ("M, value int", RowOptions(metadata_columns=False), "has metadata columns (_kafka_topic, _kafka_partition, "),
         ("M, a int", RowOptions(declared=parse_ddl("a int")), None),
         ("M, a int", RowOptions(declared=parse_ddl("a string")), "column a: int -> string; load the records into"),
+        ("M, a int", RowOptions(declared=parse_ddl("a string")), "the declared columns (lakehouse.schema or"),
         ("M, a int", RowOptions(headers_column="h"), "has no column h: the table was created without"),
         ("M, a int, h string", RowOptions(headers_column="h"), "column h: string -> array<struct<key:string,value:bi"),
         ("M, a int", RowOptions(key_columns="key"), "has no column of the record's key"),
