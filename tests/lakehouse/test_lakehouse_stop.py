@@ -25,6 +25,7 @@ def test_worker_exits_quickly_without_errors_if_it_is_stopped_during_the_start_o
     started = time.monotonic()
     worker.__exit__(None, None, None)
     assert time.monotonic() - started < 60  # less than task.shutdown.graceful.timeout.ms
+    assert list((tmp_path / "tables").rglob("*.properties")) == []
     assert "Started Spark" not in worker.log()
     assert "Traceback" not in worker.log()
     assert "failed" not in worker.log()

@@ -111,8 +111,10 @@ class LoadSession:
     def close(self) -> None:
         """Stop Spark."""
         self._stopping.set()
+        if self._started is not None and not self._started.done():
+            self._jobs.kill()
+        self._starter.shutdown()  # a start that has not ended yet would create files and sessions after `stop`
         self._jobs.stop()
-        self._starter.shutdown()
         self._pool.shutdown()
 
     def jvm_exit_status(self) -> int | None:

@@ -119,6 +119,12 @@ class SparkJvm:
 
     def wait_until(self, is_ready: Callable[[], bool], is_stopping: Callable[[], bool]) -> None:
         """Wait until the JVM has started. Raises SparkStartError if it exits before."""
+        try:
+            self._wait_until(is_ready, is_stopping)
+        finally:
+            self._conf_file.unlink(missing_ok=True)
+
+    def _wait_until(self, is_ready: Callable[[], bool], is_stopping: Callable[[], bool]) -> None:
         assert self._process is not None
         # A process of low priority may get no CPU time for minutes: then, only its caller limits the time.
         deadline = time.monotonic() + (_START_TIMEOUT_S if os.nice(0) <= 0 else math.inf)
@@ -133,7 +139,6 @@ class SparkJvm:
                 self.kill()
                 raise SparkStartError(f"Spark's JVM did not start within {_START_TIMEOUT_S:.0f} s:\n{self.output()}")
             time.sleep(0.02)
-        self._conf_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
         """Kill the JVM. `kill` is thread-safe and may be called repeatedly."""
