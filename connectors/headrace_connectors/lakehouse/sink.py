@@ -7,8 +7,6 @@ wrote. Records never pass through it.
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,17 +71,22 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
 
     def run(self) -> None:
         """Load micro-batches until `stop` is called. Spark's JVM exits when this method returns."""
+        from headrace_connectors.lakehouse.spark.local_directory import local_directory
+
+        with local_directory(self._config.spark_files(self._name)) as directory:
+            self._run(directory)
+
+    def _run(self, directory: Path) -> None:
+        """Load micro-batches. `directory` is for Spark's temporary files."""
         from headrace_connectors.lakehouse.driver.session import LoadSession
         from headrace_connectors.lakehouse.spark.jobs import open_jobs
 
-        files = self._config.spark_files(self._name)
-        temporary = None if files is not None else tempfile.mkdtemp(prefix="headrace-spark-")
         config = self._config
         jobs = open_jobs(
             config.spark_conf(),
             config.spark_remote,
             f"headrace {self._name}",
-            files or Path(str(temporary)),
+            directory,
             config.job_settings(),
         )
         session = self._session = LoadSession(config, self.context, self._name, jobs)
@@ -98,8 +101,6 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
                     self._run_once(session)
         finally:
             session.close()
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
 
     def stop(self) -> None:
         """Make `run` return. The current micro-batch is cancelled, or completed if its commit has started."""

@@ -222,7 +222,7 @@ class LakehouseSinkConfig(S3AccessConfig):
         return TableNames(self.table_name_format.strip())
 
     def spark_files(self, connector: str) -> Path | None:
-        """Return the directory for Spark's temporary files, or None for the system's temporary directory."""
+        """Return the parent of the directories for Spark's temporary files, or None for the system's directory."""
         root = self.root
         return None if root is None or root.is_s3 else root.local / _SPARK_FILES / _directory_name(connector)
 

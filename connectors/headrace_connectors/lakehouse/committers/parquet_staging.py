@@ -10,7 +10,6 @@ file system has no locks, folders are deleted a day after their last change. All
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import shutil
@@ -20,6 +19,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from headrace_connectors.lakehouse.file_locks import lock_file
 
 _ABANDONED_S = 24 * 3600
 _LOCKS = ".headrace~locks"
@@ -35,7 +36,7 @@ class _ProcessLock:
         while True:
             self.name = uuid.uuid4().hex[:16]
             try:
-                _lock(directory / f"{self.name}.lock", os.O_RDWR | os.O_CREAT)
+                lock_file(directory / f"{self.name}.lock", os.O_RDWR | os.O_CREAT)
                 return
             except BlockingIOError:  # another process is just deleting the file
                 continue
@@ -113,25 +114,12 @@ class Staging:
         if process in descriptors or (own is not None and own.name == process):
             return True
         try:
-            descriptors[process] = _lock(self._locks / f"{process}.lock", os.O_RDWR)
+            descriptors[process] = lock_file(self._locks / f"{process}.lock", os.O_RDWR)
         except FileNotFoundError:
             descriptors[process] = None
         except OSError:  # the process is alive, or the file system has no locks
             return all(map(_is_old, [path, *path.rglob("*")]))
         return True
-
-
-def _lock(path: Path, flags: int) -> int:
-    """Open and lock a file. Return its descriptor. Raises OSError; BlockingIOError if another process uses it."""
-    descriptor = os.open(path, flags, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
-            raise BlockingIOError(f"{path} was deleted")
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _is_old(path: Path) -> bool:
