@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from headrace.api.record_access import OpenRecordReader
 from headrace.api.task import SelfReadingSinkTaskContext
 from headrace_connectors.lakehouse.committers.base import TableCommitter
 from headrace_connectors.lakehouse.driver.bad_record_reports import BadRecordReports
@@ -55,41 +56,17 @@ class LoadSession:
         """Load micro-batches until `changed` is set. `on_connected` is called when the cluster has responded."""
         if self._started is None:
             self._started = self._starter.submit(self._start_spark)
-        config, context = self._config, self._context
+        context = self._context
         reader_config = context.record_reader()
         pipeline = context.record_pipeline(FAILED_RECORDS_MAX, json_texts=True)
         source = RecordSource(uuid.uuid4().hex, reader_config, pipeline)
-        self._generation = max(self._generation + 1, time.time_ns() // 1_000_000)
-        settings = RunSettings(
-            self._connector,
-            self._generation,
-            config.names,
-            config.trigger_interval_ms / 1000,
-            context.client_properties.get("auto.offset.reset") == "latest",
-            pipeline.changes_topics,
-            config.local_tables(),
-        )
+        settings = self._settings(routes_by_transform=pipeline.changes_topics)
         with reader_config.open() as reader, self._tables() as tables:
-            planner = Planner(
-                reader,
-                context.topics,
-                context.topics_regex,
-                Limits(config.batch_rows_max, config.batch_bytes_max),
-                fail_on_data_loss=config.fail_on_data_loss,
-            )
+            planner = self._planner(reader)
             planner.describe_topics()
             on_connected()
-            run = LoadRun(
-                settings,
-                context,
-                planner,
-                reader,
-                tables,
-                self._loader(source, tables, settings),
-                changed,
-                self._metrics,
-                self._starts,
-            )
+            loader = self._loader(source, tables, settings)
+            run = LoadRun(settings, context, planner, reader, tables, loader, changed, self._metrics, self._starts)
             with contextlib.suppress(RunCancelledError, JobCancelledError):
                 run.run()
 
@@ -126,6 +103,24 @@ class LoadSession:
         return self._jobs.output()
 
     # --- parts of a run ---------------------------------------------------------------------------------------------
+
+    def _settings(self, *, routes_by_transform: bool) -> RunSettings:
+        config = self._config
+        self._generation = max(self._generation + 1, time.time_ns() // 1_000_000)
+        return RunSettings(
+            self._connector,
+            self._generation,
+            config.names,
+            config.trigger_interval_ms / 1000,
+            self._context.client_properties.get("auto.offset.reset") == "latest",
+            routes_by_transform,
+            config.local_tables(),
+        )
+
+    def _planner(self, reader: OpenRecordReader) -> Planner:
+        config, context = self._config, self._context
+        limits = Limits(config.batch_rows_max, config.batch_bytes_max)
+        return Planner(reader, context.topics, context.topics_regex, limits, fail_on_data_loss=config.fail_on_data_loss)
 
     @contextlib.contextmanager
     def _tables(self) -> Iterator[Tables]:
