@@ -25,12 +25,18 @@ class TaskProcess:
     """A lakehouse sink task in a child process."""
 
     def __init__(
-        self, broker: BrokerProcess, topics: Iterable[str], props: Mapping[str, str], hold: Path | None = None
+        self,
+        broker: BrokerProcess,
+        topics: Iterable[str],
+        props: Mapping[str, str],
+        hold: Path | None = None,
+        topics_regex: str | None = None,
     ) -> None:
         """With `hold`, the commits of tables wait: see `lakehouse_task`."""
         arguments = {
             "address": broker.address,
             "topics": list(topics),
+            "topics_regex": topics_regex,
             "hold": None if hold is None else str(hold),
             "props": {"lakehouse.trigger.interval.ms": "100", **SHORT_RUN_PROPS, **props},
         }
@@ -67,9 +73,9 @@ class TaskProcess:
         """Send a signal to the task's process."""
         self._process.send_signal(number)
 
-    def error(self) -> str:
+    def error(self, timeout_s: float = EXIT_S) -> str:
         """Wait until the task's process fails, and return its last lines."""
-        assert self._process.wait(EXIT_S) != 0
+        assert self._process.wait(timeout_s) != 0
         self._reader.join(30)
         self.close()
         return "\n".join(self.lines[-40:])
