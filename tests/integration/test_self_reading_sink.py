@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.testing import ConnectWorker, KafkaBroker
+from support.worker import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -48,6 +49,8 @@ PLUGIN = """
                             self.write(transforms.apply(records), rows)
                         position[topic, partition] = end
                         context.report_offsets({(topic, partition): end}, "note" if end else "")
+            for module in ("helper", "helper", "no_such_module"):
+                context.run_module(module)
 
         def write(self, result, rows):
             self.context.errant_record_reporter.report(iter(result.errors))
@@ -72,11 +75,25 @@ PLUGIN = """
 """
 
 
+HELPER = """
+    import pathlib
+    import time
+
+    directory = pathlib.Path(__file__).parent
+    with open(directory / "started", "a") as file:
+        file.write("x")
+    while not (directory / "release").exists():
+        time.sleep(0.02)
+    (directory / "ended").touch()
+"""
+
+
 @pytest.fixture
 def connect_worker_config(tmp_path: Path) -> dict[str, str]:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "lines_plugin.py").write_text(dedent(PLUGIN))
+    (plugins / "helper.py").write_text(dedent(HELPER))
     return {"plugin.path": str(plugins), "task.isolation": "process"}
 
 
@@ -184,3 +201,23 @@ def test_metadata_of_offsets_is_committed_and_a_connector_knows_that_its_transfo
     assert json.loads((tmp_path / "out.metadata").read_text()) == [["t", 0, ""], ["t", 1, "note"]]
     connect_worker.request("DELETE", "/connectors/lines/offsets")
     assert lines(tmp_path, 2)[1] == ["lines", True, [0, 1], [["t", 0, None], ["t", 1, None]], True]
+
+
+def test_module_that_a_task_requests_runs_once_after_the_task_has_ended_and_its_failure_is_logged(
+    tmp_path: Path, kafka_broker: KafkaBroker, connect_worker: ConnectWorker
+) -> None:
+    kafka_broker.create_topic("t")
+    kafka_broker.produce("t", ['{"a": "1"}'])
+    connect_worker.create("lines", config_of(tmp_path))
+    assert len(lines(tmp_path, 1)) == 1
+    connect_worker.request("PUT", "/connectors/lines/stop")
+    connect_worker.wait_for_status("lines", "STOPPED")
+    plugins = tmp_path / "plugins"
+    wait_for((plugins / "started").exists, "the module is started", 60)
+    connect_worker.delete("lines")
+    (plugins / "release").touch()
+    wait_for((plugins / "ended").exists, "the module has ended", 60)
+    assert (plugins / "started").read_text() == "x"
+    wait_for(lambda: "No module named no_such_module" in connect_worker.log, "the failure is logged", 60)
+    assert "Module no_such_module failed: " in connect_worker.log
+    wait_for(lambda: "Module helper has ended" in connect_worker.log, "the end is logged", 60)

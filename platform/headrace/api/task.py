@@ -189,6 +189,13 @@ class SelfReadingSinkTaskContext(TaskContext, Protocol):
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the committed offsets of the connector's consumer group (the next offsets to consume)."""
 
+    def run_module(self, module: str) -> None:
+        """Let the worker run ``python -m <module>`` in a process that does not end with the task.
+
+        Nothing happens if the worker already runs this module. The worker logs an error, and ends the process when it
+        exits. Any thread of the task may call this method.
+        """
+
     def committed_metadata(self) -> Mapping[TopicPartition, str]:
         """Return the metadata with which the offsets of the group were committed ("" for offsets without metadata)."""
 

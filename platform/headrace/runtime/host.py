@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
 from headrace.metrics import logs
 from headrace.plugins import registry
-from headrace.runtime import messages, worker_connector
+from headrace.runtime import background_modules, messages, worker_connector
 from headrace.runtime.channel import Channel
 from headrace.runtime.event_loops import new_loop
 from headrace.runtime.spec import InstanceId
@@ -135,6 +135,8 @@ async def _call_plugin(message: messages.WorkerMessage) -> Any:
             return await worker_connector.list_plugins(worker, connectors_only)
         case messages.DescribePlugin(worker, plugin):
             return await worker_connector.plugin_config(worker, plugin)
+        case messages.RunModule(worker, module):
+            return await background_modules.run_module(worker, module)
     raise ValueError(f"unknown message {type(message).__name__}")
 
 

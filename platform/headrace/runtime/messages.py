@@ -143,6 +143,13 @@ class DescribePlugin(Request[list[dict[str, Any]]], frozen=True):
     plugin: str
 
 
+class RunModule(Request[None], frozen=True):
+    """Run ``python -m <module>`` in a child process, and respond when it has ended. It is an error if it fails."""
+
+    worker: dict[str, str]
+    module: str
+
+
 class SetLogLevel(Notification, frozen=True):
     """Set a log level in the process."""
 
@@ -226,6 +233,13 @@ class ValuesExpire(Notification, frozen=True):
     ttl_ms: int
 
 
+class ModuleRequested(Notification, frozen=True):
+    """A task requests that the worker runs ``python -m <module>`` in a process that does not end with the task."""
+
+    instance: InstanceId
+    module: str
+
+
 class ConfirmTask(Request[None], frozen=True):
     """Ask the worker whether it may run the task. The worker confirms this if it is a member of its group."""
 
@@ -261,6 +275,7 @@ WorkerMessage: TypeAlias = (
     | AlterOffsets
     | ListPlugins
     | DescribePlugin
+    | RunModule
     | SetLogLevel
     | Ping
     | Exit
@@ -275,6 +290,7 @@ HostMessage: TypeAlias = (
     | LagsReported
     | ReconfigurationRequested
     | ValuesExpire
+    | ModuleRequested
     | ConfirmTask
     | ReadOffsets
     | CommitOffsets

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from headrace.runtime import messages
+from headrace.runtime.background_modules import BackgroundModules
 from headrace.runtime.channel import ChannelClosed, RemoteError
 from headrace.runtime.processes import ForkServerDied, HostProcess, Processes, ThreadHosts
 from headrace.runtime.spec import ConnectorSpec, InstanceId, TaskSpec
@@ -94,6 +95,7 @@ class Worker:
         self._suspects: set[str] = set()  # connectors that may have ended a shared host: each gets its own host
         self._members: dict[tuple[str, int | None], tuple[HostProcess, str]] = {}  # of sink tasks; see `_dead_member`
         self._validators = ValidatorPool(lambda: self._spawn("validator"), self._request)
+        self._modules = BackgroundModules(self._spawn, self.config.properties)
         self._watchers: set[asyncio.Task[None]] = set()
         self._hosts: set[HostProcess] = set()  # all running processes
         self._meters: dict[InstanceId, TaskMeter] = {}
@@ -106,6 +108,7 @@ class Worker:
 
     async def close(self) -> None:
         """End all child processes that still run."""
+        self._modules.close()
         await self._processes.close()
         for watcher in self._watchers:
             watcher.cancel()
@@ -557,6 +560,8 @@ class Worker:
                 self._events.reconfiguration_requested(message.instance)
             case messages.ValuesExpire(_, ttl_ms):
                 self._events.values_expire(message.instance, ttl_ms)
+            case messages.ModuleRequested(_, module):
+                self._modules.start(module)
             case messages.ConfirmTask():
                 self._events.confirm_task(message.instance)
             case messages.ReadOffsets(_, partitions):

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.api.task import SelfReadingSinkTask
 from headrace.metrics import log_text
 from headrace.metrics.elapsed import ms_since
-from headrace.runtime import client_configs
+from headrace.runtime import client_configs, messages
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
 from headrace.runtime.error_policy import ErrorPolicy
 from headrace.runtime.listed_ends import ListedEnds
@@ -149,6 +149,10 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         with self._lock:
             return dict(self._committed)
 
+    def run_module(self, module: str) -> None:
+        """Let the worker run a module in a process of its own. Any thread of the task may call this method."""
+        self._notify(messages.ModuleRequested(self._instance, module))
+
     def metadata(self) -> dict[TopicPartition, str]:
         """Return the metadata of the group's offsets, including those reported since the task started."""
         with self._lock:
@@ -244,6 +248,10 @@ class _Context(TaskContext):
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the committed offsets of the connector's group (the next offsets to consume)."""
         return self._worker_task.committed()
+
+    def run_module(self, module: str) -> None:
+        """Let the worker run a module in a process that does not end with the task."""
+        self._worker_task.run_module(module)
 
     def committed_metadata(self) -> Mapping[TopicPartition, str]:
         """Return the metadata of the group's offsets."""

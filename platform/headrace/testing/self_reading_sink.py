@@ -70,6 +70,8 @@ class SelfReadingSinkContext:
         self.pause_requested = False
         self.offsets: dict[TopicPartition, int] = {}
         """The offsets that the task has reported."""
+        self.modules: list[str] = []
+        """The modules that the task lets the worker run. They do not run, because there is no worker."""
         self.metadata: dict[TopicPartition, str] = {}
         """The metadata of the committed offsets."""
         self.stopping = threading.Event()
@@ -100,6 +102,10 @@ class SelfReadingSinkContext:
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the committed offsets, including those that the task has reported."""
         return {**self._committed, **self.offsets}
+
+    def run_module(self, module: str) -> None:
+        """Store the module's name."""
+        self.modules.append(module)
 
     def committed_metadata(self) -> Mapping[TopicPartition, str]:
         """Return the metadata of the committed offsets."""

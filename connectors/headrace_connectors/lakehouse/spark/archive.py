@@ -2,8 +2,8 @@
 
 There is one archive for each combination of Java and PySpark, in `$XDG_CACHE_HOME/headrace/java`. The JVM ignores an
 archive that does not fit its version, its class path or its options. It does not detect a damaged archive. So each
-archive has a checksum, and `options` returns nothing if it is wrong. `archive_maker` makes an archive in a process of
-its own.
+archive has a checksum, and `options` returns nothing if it is wrong. The worker runs `archive_maker`, which makes an
+archive in a process of its own. Without an archive, Spark only starts more slowly.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ import logging
 import mmap
 import os
 import shutil
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 
@@ -27,10 +24,10 @@ from headrace_connectors.lakehouse.spark.java import Java, major_version
 _AOT_MAJOR_MIN = 25
 _CHECKSUMS = "checksums.json"
 _UNUSED_DAYS = 30
-_TIMEOUT_S = 600
 
 logger = logging.getLogger(__name__)
-_started = threading.Event()
+MAKER = "headrace_connectors.lakehouse.spark.archive_maker"
+"""The module that makes the archive."""
 
 
 def options(java: Java) -> list[str]:
@@ -124,28 +121,9 @@ def delete_unused(kept: Path, environment: str) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def make_in_background(java: Java) -> None:
-    """Make the archive at low priority in another process if it does not exist. Returns immediately.
-
-    Each process tries this only once. If the worker exits, the other process ends without an archive.
-    """
-    if _started.is_set() or is_complete(archive_directory(java)):
-        return
-    _started.set()
-    threading.Thread(target=_make, name="java-archive", daemon=True).start()
-
-
-def _make() -> None:
-    """Run `archive_maker`, and log its error. A missing archive only makes the start slower."""
-    command = [sys.executable, "-m", "headrace_connectors.lakehouse.spark.archive_maker"]
-    logger.info("Making an archive of Spark's classes in %s for faster starts", cache_directory())
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False)
-        problem = done.stderr.decode(errors="replace").strip() if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    if problem:
-        logger.warning("The archive of Spark's classes was not made, and Spark starts slower: %s", problem)
+def is_missing(java: Java) -> bool:
+    """Whether there is no archive, or a damaged one."""
+    return not is_complete(archive_directory(java))
 
 
 def _digest(*texts: str) -> str:

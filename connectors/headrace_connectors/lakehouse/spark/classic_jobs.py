@@ -64,6 +64,7 @@ class ClassicJobs(SparkJobs):
         self._context: Any = None
         self._group = ""
         self._java: Java | None = None
+        self._makes_archive = settings.java_archive and settings.run_module is not None
         self._archive_timer: threading.Timer | None = None
 
     @property
@@ -140,6 +141,7 @@ class ClassicJobs(SparkJobs):
         self.kill()
         if self._jvm is not None:
             self._jvm.delete_files()
+        self._make_archive()
         if self._context is not None:
             _reset_pyspark()
             self._context = None
@@ -188,10 +190,18 @@ class ClassicJobs(SparkJobs):
 
     def _make_archive_when_idle(self) -> None:
         """Make the archive of Spark's classes if no job runs for a while, because this takes CPU time and memory."""
-        if self._settings.java_archive:
-            self._archive_timer = threading.Timer(_IDLE_S, archive.make_in_background, [self._java])
+        if self._makes_archive:
+            self._archive_timer = threading.Timer(_IDLE_S, self._make_archive)
             self._archive_timer.daemon = True
             self._archive_timer.start()
+
+    def _make_archive(self) -> None:
+        """Make the archive if it is missing, once in the life of this object."""
+        java, run_module = self._java, self._settings.run_module
+        if self._makes_archive and java is not None and run_module is not None and archive.is_missing(java):
+            self._makes_archive = False
+            logger.info("Making an archive of Spark's classes in %s for faster starts", archive.cache_directory())
+            run_module(archive.MAKER)
 
     def _cancel_archive(self) -> None:
         if self._archive_timer is not None:

@@ -56,12 +56,14 @@ class SparkDisconnectedError(ConnectError):
 class JobSettings:
     """The settings of jobs that are not part of Spark's configuration.
 
-    `package` is a file that `headrace lakehouse package` has made, or None if the executors have headrace.
+    `package` is a file that `headrace lakehouse package` has made, or None if the executors have headrace. `run_module`
+    runs a module in the background, also after the jobs have ended; without it, no archive of Spark's classes is made.
     """
 
     package: Path | None = None
     executors_timeout_ms: int = EXECUTORS_TIMEOUT_MS
     java_archive: bool = True
+    run_module: Callable[[str], None] | None = None
 
 
 class SparkJobs(ABC):
