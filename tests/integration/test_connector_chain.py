@@ -12,7 +12,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pymysql
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
@@ -21,6 +21,7 @@ from support.checksums import Contents, contents, of_mappings
 from support.s3 import BUCKET, S3Server
 from support.search_server import SearchServer
 from support.spark import SHORT_RUN_CONF
+from support.topics import committed_offsets, end_offsets
 from support.worker import Worker, wait_for
 
 MISSING = [
@@ -68,17 +69,18 @@ def test_all_rows_of_postgresql_tables_reach_kafka_s3_opensearch_mariadb_and_del
         types = data_sets.columns_of(source)
         expected = {table: _rows_of_postgresql(source, table, types[table]) for table in types}
         worker.create("source", source_config(source))
-        end_offsets = {table: found.rows for table, found in expected.items()}
+        ends = {table: found.rows for table, found in expected.items()}
         address = worker.bootstrap_servers()
-        wait_for(lambda: _end_offsets(address, types) == end_offsets, "all rows are in the topics", timeout_s)
+        client = AdminClient({"bootstrap.servers": address})
+        wait_for(lambda: end_offsets(client, types) == ends, "all rows are in the topics", timeout_s)
         for name, config in sink_configs(",".join(types), store, search, target, tmp_path).items():
             worker.create(name, config)
         for name in SINKS:
             wait_for(
-                lambda name=name: _committed(address, name, types) == end_offsets,
+                lambda name=name: committed_offsets(client, name, types) == ends,
                 f"{name} has committed all records",
                 timeout_s,
-                lambda name=name: f"{_committed(address, name, types)}; {worker.status(name)}",
+                lambda name=name: f"{committed_offsets(client, name, types)}; {worker.status(name)}",
             )
         found = {
             "topics": {table: of_mappings(types[table], _payloads(address, table, expected[table].rows))
@@ -160,27 +162,6 @@ def _rows_of_mariadb(server: mariadb.MariaDb, table: str, types: Mapping[str, st
     with connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(f'`{name}`' for name in types)} FROM `{table}`")
         return contents(types, cursor)
-
-
-def _end_offsets(address: str, tables: Mapping[str, Any]) -> dict[str, int]:
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "offsets", "log_level": 0})
-    existing = consumer.list_topics(timeout=30).topics
-    found = {
-        table: consumer.get_watermark_offsets(TopicPartition(table, 0), timeout=30)[1]
-        for table in tables
-        if table in existing
-    }
-    consumer.close()
-    return found
-
-
-def _committed(address: str, connector: str, tables: Mapping[str, Any]) -> dict[str, int]:
-    group = f"connect-{connector}"
-    partitions = [TopicPartition(table, 0) for table in tables]
-    request = [ConsumerGroupTopicPartitions(group, partitions)]
-    client = AdminClient({"bootstrap.servers": address})
-    result = client.list_consumer_group_offsets(request)[group].result(30)
-    return {each.topic: each.offset for each in result.topic_partitions}
 
 
 def _payloads(address: str, topic: str, count: int) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 
 def read_topic(bootstrap_servers: str, topic: str, partition: int = 0) -> list[Message]:
@@ -33,6 +42,22 @@ def end_offset(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
         return _watermarks(consumer, topic, partition)[1]
     finally:
         consumer.close()
+
+
+def end_offsets(client: AdminClient, topics: Iterable[str]) -> dict[str, int]:
+    """Return the high watermark of partition 0 of each topic that exists."""
+    existing = client.list_topics(timeout=30).topics
+    partitions = {TopicPartition(topic, 0): OffsetSpec.latest() for topic in topics if topic in existing}
+    found = client.list_offsets(partitions) if partitions else {}
+    return {partition.topic: future.result(30).offset for partition, future in found.items()}
+
+
+def committed_offsets(client: AdminClient, connector: str, topics: Iterable[str]) -> dict[str, int]:
+    """Return the offsets of partition 0 of each topic that the group of a sink connector has committed."""
+    group = f"connect-{connector}"
+    request = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0) for topic in topics])]
+    result = client.list_consumer_group_offsets(request)[group].result(30)
+    return {each.topic: each.offset for each in result.topic_partitions}
 
 
 def _watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
