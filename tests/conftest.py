@@ -22,6 +22,7 @@ LONGEST_FILES = (
     "test_simulated_cluster.py",
     "test_connect_distributed_jvm.py",
     "test_jvm_tools.py",
+    "test_lakehouse_data_sets.py",
     "test_lakehouse_crashes.py",
     "test_demo_kills.py",
     "test_offsets_expiry.py",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -54,6 +55,15 @@ class S3Server:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
         keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
         return {key: client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
+
+    def download(self, prefix: str, directory: Path) -> None:
+        """Write the objects whose keys start with `prefix` to files with the names of the keys."""
+        client = self.client()
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix):
+            for item in page.get("Contents", ()):
+                file = directory / item["Key"]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                client.download_file(BUCKET, item["Key"], str(file))
 
     def clear(self) -> None:
         """Remove all objects and uploads, and create the bucket if it is missing."""
