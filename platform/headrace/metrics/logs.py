@@ -144,7 +144,7 @@ def configure_logging(level: int = logging.INFO) -> None:
     handler.setFormatter(LineFormatter())
     root.setLevel(level)
     logging.captureWarnings(True)
-    for name in ("asyncio", "elastic_transport", "uvicorn.access", "uvicorn.error", "py4j"):
+    for name in ("asyncio", "elastic_transport", "uvicorn.access", "uvicorn.error", "py4j", "pyiceberg"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
@@ -126,3 +127,13 @@ def test_list_of_levels_contains_the_root_logger_and_headraces_loggers_even_if_n
     listed = logs.levels()
     assert {"root", "headrace", "headrace.runtime.worker_source_task", "headrace_connectors.jdbc"} <= listed.keys()
     assert listed["headrace.runtime"] == {"level": listed["root"]["level"], "last_modified": None}
+
+
+def test_access_to_an_iceberg_table_is_not_logged() -> None:
+    pytest.importorskip("pyiceberg")
+    program = (
+        "from headrace.metrics.logs import configure_logging; configure_logging();"
+        "from pyiceberg.io import load_file_io; load_file_io({'py-io-impl': 'pyiceberg.io.pyarrow.PyArrowFileIO'})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
