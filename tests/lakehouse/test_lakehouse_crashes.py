@@ -189,8 +189,8 @@ class Killer:
     def kill_one(self) -> None:
         """Wait for a commit, then kill a random process at a random moment within the next second."""
         self._ensure_running()
-        commits = self.task.commits()
-        self._until(lambda: self.task.commits() > commits)
+        task, commits = self.task, self.task.commits()
+        self._until(lambda: self.task.commits() > (commits if self.task is task else 0))
         time.sleep(self._moments.random())
         if not self.task.is_running():
             return  # the victim of the last kill ended the task
@@ -222,9 +222,12 @@ class Killer:
         self.task.stop(EXIT_S)
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + COMMIT_S
+        """Wait until `condition` returns true. Fail if no batch is committed for `COMMIT_S` seconds."""
+        progress, deadline = (self.task, 0), time.monotonic() + COMMIT_S
         while not condition():
             self._ensure_running()
+            if (now := (self.task, self.task.commits())) != progress:
+                progress, deadline = now, time.monotonic() + COMMIT_S
             assert time.monotonic() < deadline, "\n".join(self.task.lines[-40:])
             time.sleep(0.05)
 

@@ -133,8 +133,9 @@ class TaskProcess:
         Assert that the task fails within 20 s, that the error names the cause, and that all child processes exit soon.
         """
         children = psutil.Process(self._process.pid).children(recursive=True)
-        (jvm,) = (process for process in children if process.name() == "java")
-        jvm.kill()
+        jvms = [process for process in children if process.name() == "java"]
+        assert len(jvms) == 1, (children, self.lines[-40:])
+        jvms[0].kill()
         assert self._process.wait(30) != 0
         assert self._process.stdin is not None
         self._process.stdin.close()
