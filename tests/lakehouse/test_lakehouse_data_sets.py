@@ -26,15 +26,17 @@ _REASONS = (iceberg_catalog.unavailable_reason(), delta_spark.unavailable_reason
 MISSING = [reason for reason in (postgres.unavailable_reason(), *_REASONS) if reason]
 pytestmark = [
     pytest.mark.jvm,
-    pytest.mark.slow,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING)),
 ]
 
 DAY_MS = "86400000"
 LOAD_S = 600
-SCALE = 0.1
-"""TPC-H's scale factor. The data sets have 1,234,289 rows together."""
+SCALES = [pytest.param(0.01, marks=pytest.mark.slow), pytest.param(0.1, marks=pytest.mark.prove)]
+"""TPC-H's scale factors. With the larger one, the data sets have 1,234,289 rows together.
+
+`make prove` loads all combinations of table formats and places, `make test-long` one of each format.
+"""
 ICEBERG_TYPES = {
     "int": "INTEGER",
     "long": "BIGINT",
@@ -98,13 +100,13 @@ class Loader:
             self.database.assert_json_equals(table, file, types)
 
 
-@pytest.fixture(scope="module")
-def loader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
+@pytest.fixture(scope="module", params=SCALES)
+def loader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
     directory = tmp_path_factory.mktemp("loader")
     with Worker(directory, {"value.converter.schemas.enable": "true"}) as worker:
         with postgres.running() as server:
             data_sets.load_flights(server, directory)
-            data_sets.load_tpch(server, directory, SCALE)
+            data_sets.load_tpch(server, directory, request.param)
             with psycopg.connect(server.conninfo) as connection:
                 for table in ("flights", "weather"):
                     connection.execute(f"ALTER TABLE {table} ALTER time_hour TYPE timestamp USING time_hour::timestamp")
@@ -135,6 +137,7 @@ def source_config(server: postgres.Postgres) -> dict[str, str]:
     }
 
 
+@pytest.mark.prove
 def test_all_rows_reach_local_delta_tables(loader: Loader, tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     loader.load({"lakehouse.path": str(tables)})
@@ -154,12 +157,14 @@ def test_all_rows_reach_local_parquet_tables(loader: Loader, tmp_path: Path) -> 
         loader.database.assert_parquet_equals(table, f"{tmp_path / table}/*.parquet")
 
 
+@pytest.mark.prove
 def test_all_rows_reach_local_iceberg_tables_of_an_sql_catalog(loader: Loader, tmp_path: Path) -> None:
     loader.load({"lakehouse.format": "iceberg", "lakehouse.path": str(tmp_path)})
     with iceberg_catalog.running(tmp_path, database=tmp_path / "catalog.db") as catalog:
         loader.check_iceberg(catalog, tmp_path)
 
 
+@pytest.mark.prove
 def test_all_rows_reach_iceberg_tables_of_an_sql_catalog_on_s3(loader: Loader, tmp_path: Path) -> None:
     config = {
         "lakehouse.format": "iceberg",
@@ -173,6 +178,7 @@ def test_all_rows_reach_iceberg_tables_of_an_sql_catalog_on_s3(loader: Loader, t
         loader.check_iceberg(catalog, tmp_path)
 
 
+@pytest.mark.prove
 def test_all_rows_reach_local_iceberg_tables_of_a_rest_catalog(loader: Loader, tmp_path: Path) -> None:
     with iceberg_catalog.running(tmp_path) as catalog:
         loader.load(rest_config(catalog))
