@@ -21,7 +21,7 @@ UNIT     := $(PYTEST) -n 3 --dist worksteal tests/unit tests/property
 # CI runs a failed test with real processes a second time and lists it as RERUN, because other programs use CI's processors too.
 AGAIN    := $(if $(CI),--reruns 1 --rerun-show-tracebacks)
 # `loadfile` keeps the tests of a file, and the servers that they share, in one process. tests/conftest.py orders the files.
-PARALLEL := $(PYTEST) $(AGAIN) -n 5 --dist loadfile --no-loadscope-reorder
+PARALLEL := $(PYTEST) $(AGAIN) -n 6 --dist loadfile --no-loadscope-reorder
 SERVERS  := tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
 # The test files with one of the given markers. Each worker collects all files that it receives, even if it runs few tests.
 marked    = $(sort $(shell grep -rlE 'mark\.($(1))\b' --include='test_*.py' tests))

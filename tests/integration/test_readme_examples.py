@@ -119,6 +119,7 @@ def test_example_of_a_database_copies_every_row_to_the_sink_file(directory: Path
         )
 
 
+@pytest.mark.slow
 def test_example_of_a_lakehouse_loads_the_rows_into_a_delta_table(directory: Path) -> None:
     create, *_ = example("A database")
     worker, show = example("A lakehouse")

@@ -102,6 +102,7 @@ def test_cancelled_job_ends_with_its_tasks(jobs: SparkJobs, tmp_path: Path) -> N
     assert jobs.run(square, 2, "squares") == [b"0", b"1"]
 
 
+@pytest.mark.slow
 def test_job_reports_the_end_of_the_jvm_and_spark_can_start_again(tmp_path: Path) -> None:
     code = """
 import sys, threading, json, psutil
@@ -182,4 +183,4 @@ def test_configuration_reaches_spark_and_its_passwords_are_not_visible_outside_o
     (jvm,) = (process for process in psutil.Process().children() if str(local_dir) in " ".join(process.cmdline()))
     assert PASSWORD not in " ".join(jvm.cmdline())
     assert [file for file in local_dir.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()] == []
-    assert jobs.session.sparkContext._jvm.java.lang.System.getProperty(PASSWORD_KEY) == PASSWORD  # type: ignore[attr-defined]
+    assert jobs._context._jvm.java.lang.System.getProperty(PASSWORD_KEY) == PASSWORD  # type: ignore[attr-defined]
