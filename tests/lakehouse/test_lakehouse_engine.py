@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from headrace_connectors.lakehouse.committers.base import CommitOutcomeUnknownEr
 from headrace_connectors.lakehouse.committers.delta import DeltaCommitter
 from headrace_connectors.lakehouse.driver.positions import alter_table_offsets
 from headrace_connectors.lakehouse.job.results import FAILED_RECORDS_MAX
+from headrace_connectors.lakehouse.planner import Planner
 from headrace_connectors.lakehouse.s3_access import S3Access
 from headrace_connectors.lakehouse.sink_config import LakehouseSinkConfig
 from support.broker import BrokerProcess, running_broker
@@ -82,6 +84,24 @@ def test_transforms_that_change_the_topic_determine_the_table(
     assert [(row["_kafka_topic"], row["_kafka_offset"], row["n"]) for row in rows] == [
         ("mixed", n, n) for n in (1, 3, 5, 7, 9)
     ]
+
+
+def test_task_without_new_records_and_without_a_trigger_interval_pauses_between_its_checks(
+    load: Callable[..., Load], broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[float] = []
+    describe_topics = Planner.describe_topics
+
+    def note(planner: Planner) -> Any:
+        checks.append(time.monotonic())
+        return describe_topics(planner)
+
+    monkeypatch.setattr(Planner, "describe_topics", note)
+    produce(broker.address, "idle", numbers(0, 1))
+    load("idle", lakehouse__trigger__interval__ms="0").until_offsets(idle=1)
+    checks.clear()
+    wait_for(lambda: len(checks) > 3, "the task has checked for new records")
+    assert checks[3] - checks[1] >= 0.2
 
 
 def test_tables_skip_the_records_they_have_if_the_group_committed_no_offsets_after_their_commits(

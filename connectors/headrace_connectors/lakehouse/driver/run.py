@@ -29,6 +29,8 @@ from headrace_connectors.lakehouse.offsets import TableOffsets, TopicPartition
 from headrace_connectors.lakehouse.planner import Plan, Planner
 from headrace_connectors.lakehouse.table_names import TableNames
 
+_IDLE_PAUSE_S = 0.1
+"""Shortest time between checks that find no records. With `lakehouse.trigger.interval.ms=0`, only this one remains."""
 logger = logging.getLogger(__name__)
 
 
@@ -93,7 +95,8 @@ class LoadRun:
             self._metrics.planned(plan.lag())
             if plan.ranges and not self._changed.is_set():
                 self._load(plan)
-            self._changed.wait(max(0.0, self._settings.trigger_s - (time.monotonic() - started)))
+            pause_s = max(0.0, self._settings.trigger_s - (time.monotonic() - started))
+            self._changed.wait(pause_s if plan.ranges else max(pause_s, _IDLE_PAUSE_S))
 
     # --- positions --------------------------------------------------------------------------------------------------
 
