@@ -19,7 +19,7 @@ import pyspark
 from jvm_connectors import JvmWorker
 from lakehouse_loads import ENVELOPES, connector, envelope, fill
 from measured import Measurements
-from process_stats import cpu_s, tree, wait_until_idle
+from process_stats import cpu_s, tree
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from results import Row
@@ -107,7 +107,6 @@ def _measure(worker: Worker, config: dict[str, str], catalog: SqlCatalog, record
     counted = rows - first_rows
     measured.note(CPU, (cpu_s(tree(worker.pid)) - before_s) * 1e6 / counted)
     measured.note(RATE, counted / (last_s - first_s))
-    wait_until_idle([worker.pid])
 
 
 def _wait_for_rows(worker: Worker, catalog: SqlCatalog, minimum: int) -> tuple[int, float]:

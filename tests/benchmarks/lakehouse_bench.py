@@ -34,6 +34,7 @@ from process_stats import cpu_s, memory, tree
 from results import Row
 
 from support.broker import running_broker
+from support.spark_cluster import running_cluster
 from support.worker import Worker, wait_for
 
 BATCH_ROWS = 250_000
@@ -47,8 +48,9 @@ RATE, CPU = "rows/s", "us/row"
 Report = Callable[[str], None]
 
 
+LOCAL = "topic (JSON envelopes) to Delta"
 ARMS: dict[str, tuple[str, Mapping[str, str], float]] = {
-    "topic (JSON envelopes) to Delta": (ENVELOPES, {}, 1.1),
+    LOCAL: (ENVELOPES, {}, 1.1),
     "topic (plain JSON, declared columns) to Delta": (PLAIN, PLAIN_JSON, 1.2),
     "topic (JSON envelopes) with six transforms to Delta": (ENVELOPES, SIX_TRANSFORMS, 1.0),
 }
@@ -66,12 +68,14 @@ def run(rounds: int, scale: float, report: Report) -> list[Row]:
         report(f"{total:,} records in each topic")
         plain = Measurements()
         ours = {what: Measurements() for what in ARMS}
+        cluster = Measurements()
         used_mb = 0.0
         for number in range(rounds):
             _measure_plain(directory, number, batch_rows, plain)
             for what, (topic, props, _) in ARMS.items():
                 place = directory / f"{number}-{topic}-{len(props)}"
                 used_mb = _measure_ours(broker.address, place, connector(topic, place, batch_rows, props), ours[what])
+            _measure_cluster(broker.address, directory / f"{number}-cluster", batch_rows, cluster)
             report(
                 f"round {number}: plain Spark {plain.median(RATE):,.0f} rows/s; "
                 + "; ".join(f"{what} {found.median(RATE) / plain.median(RATE):.2f}x" for what, found in ours.items())
@@ -84,6 +88,17 @@ def run(rounds: int, scale: float, report: Report) -> list[Row]:
             Row("lakehouse", f"{what}, CPU", CPU, ours[what].median(CPU), plain.median(CPU), None, False)
             for what in ARMS
         ]
+        local = ours[LOCAL].median(RATE)
+        rows.append(
+            Row(
+                "lakehouse",
+                f"{LOCAL}: two executors of a cluster, not local[2]",
+                RATE,
+                cluster.median(RATE),
+                local,
+                0.8,
+            )
+        )
         rows.append(Row("lakehouse", "worker, task, Spark's JVM and Python workers (PSS)", "MB", used_mb, None, None))
         rows += _measure_small_tables(broker.address, directory, report)
         rows += _measure_latency(broker.address, directory, report)
@@ -133,6 +148,14 @@ def _measure_ours(address: str, directory: Path, config: dict[str, str], measure
         measured.note(CPU, (cpu_s(tree(worker.pid)) - before_s) * 1e6 / max(1, rows))
         measured.note_all(RATE, [rows / seconds for rows, seconds in batches[1:]])
         return memory(tree(worker.pid)).pss_mb
+
+
+def _measure_cluster(address: str, directory: Path, batch_rows: int, measured: Measurements) -> None:
+    """Measure two executors with one core each. The CPU time of `measured` lacks the executors' share."""
+    directory.mkdir()
+    with running_cluster(directory, workers=2) as cluster:
+        props = {"spark.master": cluster.master, "spark.executor.memory": "600m"}
+        _measure_ours(address, directory, connector(ENVELOPES, directory, batch_rows, props), measured)
 
 
 def _batches(worker: Worker) -> list[tuple[int, float]]:

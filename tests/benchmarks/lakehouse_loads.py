@@ -106,6 +106,7 @@ def connector(topics: str, path: Path, batch_rows: int, more: Mapping[str, str] 
         "lakehouse.batch.bytes.max": str(1 << 30),
         "lakehouse.trigger.interval.ms": "0",
         "spark.master": "local[2]",
+        "lakehouse.java.archive": "false",  # the first start on a machine would make it during the measurement
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "true",
         **more,
