@@ -34,6 +34,7 @@ _PAUSE_S = 0.01
 _WATCH_PAUSE_S = 0.3
 _CALL_S = 5.0
 _READ_BACK_S = 120.0
+_STOP_S = 60.0
 _TIMEOUT_SETTINGS: dict[str, str | int | float | bool | None] = {
     "socket.timeout.ms": 10_000,  # fail requests to an isolated node, so that the client retries
     "socket.connection.setup.timeout.ms": 3_000,
@@ -94,10 +95,17 @@ class RecordedClients:
                 )
 
     def stop(self) -> None:
-        """Stop all clients."""
+        """Stop all clients.
+
+        A client that does not stop is recorded as a failure. librdkafka's synchronous commit may wait for ever if the
+        consumer leaves its group meanwhile.
+        """
         self._stop.set()
+        deadline = time.monotonic() + _STOP_S
         for thread in self._others:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                self._record_failure(thread.name, f"did not stop within {_STOP_S:.0f} s")
 
     def _thread(self, work: Callable[[str], None], name: str) -> threading.Thread:
         def run() -> None:
