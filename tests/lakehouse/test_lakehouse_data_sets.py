@@ -35,7 +35,8 @@ LOAD_S = 600
 SCALES = [pytest.param(0.01, marks=pytest.mark.slow), pytest.param(0.1, marks=pytest.mark.prove)]
 """TPC-H's scale factors. With the larger one, the data sets have 1,234,289 rows together.
 
-`make prove` loads all combinations of table formats and places, `make test-long` one of each format.
+`make prove` loads all combinations of table formats and places. `make test-long` loads local Parquet tables, and
+Iceberg tables on S3.
 """
 ICEBERG_TYPES = {
     "int": "INTEGER",
@@ -144,6 +145,7 @@ def test_all_rows_reach_local_delta_tables(loader: Loader, tmp_path: Path) -> No
     loader.check_delta(tables, tmp_path)
 
 
+@pytest.mark.prove
 def test_all_rows_reach_delta_tables_on_s3(loader: Loader, tmp_path: Path) -> None:
     loader.load({"lakehouse.path": f"s3://{BUCKET}/delta", **loader.s3_config()})
     # Paths in Delta's log are relative, so a copy of the objects is the same table.
