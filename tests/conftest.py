@@ -28,7 +28,6 @@ LONGEST_FILES = (
     "test_lakehouse_bounds.py",
     "test_lakehouse_parity.py",
     "test_spark_cluster.py",
-    "test_java_archive.py",
     "test_demo_kills.py",
     "test_offsets_expiry.py",
     "test_lakehouse_sink.py",

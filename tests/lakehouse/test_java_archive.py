@@ -18,7 +18,7 @@ from support.lakehouse_records import envelope, field
 from support.spark import SHORT_RUN_CONF
 from support.worker import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timed, pytest.mark.timeout(900)]
 
 MAKER = [sys.executable, "-m", "headrace_connectors.lakehouse.spark.archive_maker"]
 START = """
