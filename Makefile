@@ -89,11 +89,11 @@ check: $(TEST_STAMP) build ## check format, lint, types and import rules
 test-unit: $(TEST_STAMP) build ## run the unit and property tests
 	@$(UNIT) -m "$(QUICK)"
 
-test: $(TEST_STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 8 minutes)
+test: $(TEST_STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (about 9 minutes)
 	@$(PARALLEL) $(SERVERS) -m "$(QUICK) and not timed"
 	@$(TIMED) -m "$(QUICK) and timed"
 
-test-long: $(TEST_STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
+test-long: $(TEST_STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (about half an hour)
 	@tests/support/system_packages.sh mariadb-server tinyproxy
 	@$(PARALLEL) $(call marked,jvm|slow) -m "$(LONG) and not timed"
 	@$(TIMED) -m "$(LONG) and timed"
